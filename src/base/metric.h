@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// The counters behind /metrics (CONTRACT §10 fixes their names). Relaxed atomics, any thread.
+#ifndef SH_BASE_METRIC_H
+#define SH_BASE_METRIC_H
+
+#include <stdint.h>
+
+#include "base/buf.h"
+
+/// One entry is one time series. The table in metric.c gives each its name, labels, type and help.
+enum metric {
+  METRIC_HEARTBEAT_ACCEPTED,
+  METRIC_HEARTBEAT_ALREADY_APPLIED,
+  METRIC_HEARTBEAT_IGNORED_OLD_REVISION,
+  METRIC_HEARTBEAT_SESSION_CLOSED,
+  METRIC_HEARTBEAT_MEMBERSHIP_REVOKED,
+  METRIC_HEARTBEAT_NOT_A_MEMBER,
+  METRIC_HEARTBEAT_UNAVAILABLE,
+  METRIC_EVENT_LEASE_GRANTED,
+  METRIC_EVENT_LEASE_RENEWED,
+  METRIC_EVENT_LEASE_EXPIRED,
+  METRIC_EVENT_SESSION_CLOSED,
+  METRIC_LONGPOLL_WAITING, ///< gauge
+  METRIC_WAKES,            ///< one for each room wake of a worker
+  METRIC_REPLY_EVENTS,
+  METRIC_REPLY_UNCHANGED,
+  METRIC_REPLY_NOT_MODIFIED,
+  METRIC_REPLY_SNAPSHOT_REQUESTED,
+  METRIC_REPLY_SNAPSHOT_PRUNED,
+  METRIC_REPLY_SNAPSHOT_TOO_MANY,
+  METRIC_REPLY_SNAPSHOT_AHEAD,
+  METRIC_REPLY_SNAPSHOT_EPOCH,
+  METRIC_NOTIFICATIONS,        ///< received from PostgreSQL
+  METRIC_DATABASE_UP,          ///< gauge, 0 or 1
+  METRIC_CONNECTIONS,          ///< gauge
+  METRIC_HTTP_REQUESTS,        ///< all requests answered
+  METRIC_HTTP_5XX,             ///< of those, with a status of 500 and more
+  METRIC_DECISION_LOG_DROPPED, ///< lines that could not be kept
+  METRIC_TRANSACTION_RETRIES,  ///< deadlock or serialization failure, tried again
+  METRIC_BATCHES,              ///< writer transactions committed
+  METRIC_COUNT
+};
+
+void metric_add(enum metric m, int64_t n);
+void metric_set(enum metric m, int64_t value);
+int64_t metric_get(enum metric m);
+
+/// Records one expiry's lateness, milliseconds, into the histogram stillhere_expiry_lateness_seconds.
+void metric_expiry_lateness(int64_t overdue_ms);
+
+/// Appends everything in Prometheus text format 0.0.4.
+void metric_render(struct buf *b);
+
+#endif

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// One HTTP request, from its first header to its last byte. It lives as MHD's con_cls, belongs to one worker thread,
+/// and is freed in the completion callback and nowhere else.
+///
+/// A handler is called once the whole request has arrived. It answers with request_reply() and returns REQUEST_DONE, or
+/// it parks the request and returns REQUEST_PARKED; then its `resumed` function is called in the same thread after
+/// request_wake(), once, with the reason, and the same choice is before it.
+#ifndef SH_HTTP_REQUEST_H
+#define SH_HTTP_REQUEST_H
+
+#include <microhttpd.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/body.h"
+#include "base/buf.h"
+#include "base/heap.h"
+#include "base/util.h"
+
+struct worker;
+struct route;
+
+enum request_verdict { REQUEST_DONE, REQUEST_PARKED };
+
+enum wake_reason {
+  WAKE_DONE,     ///< a job of the request is finished (the job's deliver function called request_wake())
+  WAKE_ROOM,     ///< the watched room may have changed
+  WAKE_DEADLINE, ///< the time given to request_park() is over
+  WAKE_GONE,     ///< the client has closed, or half-closed, its connection: answer now
+  WAKE_DRAINING, ///< the server is stopping: answer now
+};
+
+/// Path parameters at most: /rooms/{room}/leases/{user}/{session}.
+#define PATH_PARAMS_MAX 3
+#define QUERY_PARAMS_MAX 16
+
+struct query_param {
+  char *name, *value; ///< decoded once, NUL-terminated, valid UTF-8 not checked
+};
+
+struct request {
+  struct worker *worker;
+  struct MHD_Connection *connection;
+  const struct route *route;
+  char *params[PATH_PARAMS_MAX]; ///< decoded and checked identifiers, in the order of the pattern
+  struct query_param query[QUERY_PARAMS_MAX];
+  int n_query;
+  struct buf body;                 ///< the whole body
+  char id[REQUEST_ID_MAX + 1];     ///< X-Request-Id, taken or made
+  int64_t arrived_us;              ///< monotonic
+  bool head_only;                  ///< HEAD: as GET, but never parked and without a body
+  void *state;                     ///< the handler's own
+  void (*free_state)(void *state); ///< called in the completion callback when state is set
+  enum request_verdict (*resumed)(struct request *r, enum wake_reason reason);
+
+  // The worker's own (worker.c).
+  int phase;
+  bool woken, replied;
+  enum wake_reason reason;
+  struct heap_node deadline;
+  struct room_watch *watch;
+  struct request *watch_prev, *watch_next, *run_next, *parked_prev, *parked_next;
+  bool counted_waiting;
+};
+
+/// The decoded value of a query parameter, or NULL. (A repeated or unknown one was refused before the handler.)
+const char *request_query(const struct request *r, const char *name);
+
+/// Parks the request until request_wake() or @a deadline_us (monotonic). The caller returns REQUEST_PARKED.
+void request_park(struct request *r, int64_t deadline_us,
+                  enum request_verdict (*resumed)(struct request *r, enum wake_reason reason));
+
+/// Ends the wait; `resumed` runs later in this loop turn. Worker's thread; only for a parked request, further calls
+/// before it runs do nothing.
+void request_wake(struct request *r, enum wake_reason reason);
+
+/// From now on, while it is parked, a wake of the room wakes the request. Call before tail_look(), so that no wake is
+/// lost. Ends by itself with the request, or with request_unwatch(). @return false when memory ran out
+bool request_watch(struct request *r, const char *room_id);
+void request_unwatch(struct request *r);
+
+/// Counts the request among the waiting polls. @return false when longpoll_max_waiting are waiting already
+bool request_count_waiting(struct request *r);
+
+// -- replies (reply.c). Each may be called once for a request. X-Request-Id and Cache-Control are added. -------------
+
+/// Headers of a reply beyond those that every reply has. NULL values are left out.
+struct reply_headers {
+  const char *etag;
+  const char *allow;
+  int retry_after_s; ///< 0: none
+  bool close;        ///< Connection: close
+};
+
+/// JSON text in @a b, which is taken over and empty afterwards.
+void request_reply_json(struct request *r, int status, struct buf *b, const struct reply_headers *headers);
+
+/// A shared body followed by a part of this reader's own; @a body's reference is taken over.
+void request_reply_shared(struct request *r, int status, struct body *body, struct buf *suffix,
+                          const struct reply_headers *headers);
+
+/// No body: 304.
+void request_reply_empty(struct request *r, int status, const struct reply_headers *headers);
+
+/// application/problem+json. @a code is stable; @a field names the culprit or is NULL; @a detail says what to do.
+void request_problem(struct request *r, int status, const char *code, const char *field, const char *detail_fmt, ...)
+    PRINTF_LIKE(5, 6);
+
+/// 503 with Retry-After, code "unavailable": a fault of ours that the client can retry.
+void request_unavailable(struct request *r, const char *detail);
+
+/// The same problem object as text, for items of a batch.
+void problem_json(struct buf *b, int status, const char *code, const char *field, const char *detail,
+                  const char *request_id);
+
+#endif

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// The table of routes and how a raw request target finds its row: the raw path is split on `/`, then each segment is
+/// percent-decoded once and checked (CONTRACT §1).
+#ifndef SH_HTTP_ROUTE_H
+#define SH_HTTP_ROUTE_H
+
+#include "http/request.h"
+
+struct route {
+  const char *method;
+  const char *pattern;            ///< "/rooms/{room}/presence"
+  const char *const *query_names; ///< parameters it knows, NULL-terminated; any other name is 400
+  bool takes_body;
+  enum request_verdict (*handle)(struct request *r);
+};
+
+/// All routes, ended by one with a NULL method.
+extern const struct route routes[];
+
+enum route_result { ROUTE_FOUND, ROUTE_NOT_FOUND, ROUTE_BAD_METHOD, ROUTE_BAD_PATH };
+
+/// Finds the route and decodes the path parameters into @a params (allocated; freed by the caller).
+/// HEAD finds GET. @param[out] allow for ROUTE_BAD_METHOD, the Allow header's value
+/// @param[out] problem for ROUTE_BAD_PATH, why
+enum route_result route_find(const char *method, const char *raw_path, const struct route **route,
+                             char *params[PATH_PARAMS_MAX], char allow[64], const char **problem);
+
+#endif

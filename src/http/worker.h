@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// An HTTP worker: a thread with its own event loop and its own libmicrohttpd daemon (external polling). It parses,
+/// parks, wakes and replies, and alone touches its connections; other threads reach it through its mailbox.
+#ifndef SH_HTTP_WORKER_H
+#define SH_HTTP_WORKER_H
+
+#include <stdbool.h>
+#include <sys/socket.h>
+
+#include "base/mailbox.h"
+#include "config/config.h"
+#include "live/reader.h"
+#include "live/tail.h"
+#include "live/writer.h"
+
+/// What the handlers of all workers share. Made by main before the threads start; outlives them.
+struct service {
+  const struct config *config;
+  struct tail *tail;
+  struct writer *writer;
+  struct reader_pool *readers;
+  struct lifecycle *lifecycle; ///< http/lifecycle.h
+  const char *instance;        ///< names this process: host, pid and a random part
+};
+
+struct worker {
+  unsigned id;
+  const struct service *service;
+  struct mailbox mailbox;
+  struct worker_loop *loop; ///< private to worker.c
+};
+
+/// @return NULL when a resource is missing (logged)
+struct worker *worker_start(unsigned id, const struct service *service);
+
+/// Hands over an accepted, non-blocking connection. Any thread. The worker closes it in the end.
+void worker_adopt(struct worker *worker, int fd, const struct sockaddr *addr, socklen_t len);
+
+/// Wakes everything that is parked (WAKE_DRAINING) and refuses to park from then on. Any thread.
+void worker_drain(struct worker *worker);
+
+/// Waits until nothing is in flight, or @a deadline_us; then stops the daemon, joins and frees.
+void worker_stop(struct worker *worker, int64_t deadline_us);
+
+#endif

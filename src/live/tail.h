@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// The room tail: for every room that somebody asked about lately, its head and its newest events, in memory. The
+/// database is the truth; everything here can be thrown away at any moment. Filled by the writers of this instance
+/// (tail_publish) and by the listener (LISTEN and a slow poll), read by the presence handlers.
+///
+/// No lost wake: tail_look() compares the head and registers the worker under the room's lock, and whoever moves the
+/// head collects the registered workers under the same lock. A wake is a hint: the woken look again.
+#ifndef SH_LIVE_TAIL_H
+#define SH_LIVE_TAIL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/body.h"
+#include "base/mailbox.h"
+#include "db/epoch.h"
+#include "store/heartbeat.h"
+#include "store/read.h"
+
+struct tail;
+
+/// Most HTTP workers.
+#define TAIL_WORKERS_MAX 32
+
+struct tail_options {
+  int replay_limit;    ///< more events than this between a cursor and the head: a snapshot instead
+  int events_per_room; ///< how many newest events a room keeps in memory
+  int64_t idle_ms;     ///< a room that nobody asked for so long is forgotten
+  size_t rooms_max;    ///< more rooms than this: the longest unasked ones are forgotten earlier
+};
+
+/// @return NULL when memory ran out
+struct tail *tail_new(const struct tail_options *options);
+void tail_free(struct tail *tail);
+
+/// Tells the tail where worker @a id takes its mail, and what a wake does there: @a woken is called in the worker's
+/// thread with @a ctx and the room's id (valid during the call). Before the threads start.
+void tail_add_worker(struct tail *tail, unsigned id, struct mailbox *mailbox,
+                     void (*woken)(void *ctx, const char *room_id), void *ctx);
+
+// -- for those who write and listen ------------------------------------------------------------------------------
+
+/// Events that have just been committed, by this instance or as read by the listener; takes over their strings
+/// (events[i].room_id and json become NULL). What continues a known room's head is appended and its watchers are
+/// woken; what leaves a gap makes the room dirty. Rooms that nobody asked about are passed over. Any thread.
+void tail_publish(struct tail *tail, struct event *events, size_t n);
+
+/// A notification or the slow poll says that the room is at @a revision. Any thread.
+void tail_hint(struct tail *tail, const char *room_id, int64_t revision);
+
+/// Dirty rooms (cold, or known to be behind), to be read by the listener: their ids (copied, caller frees each) and
+/// their heads in memory (INT64_MIN: cold). @return how many, at most @a max
+size_t tail_take_dirty(struct tail *tail, char **room_ids, int64_t *after, size_t max);
+
+/// What was read for a room, asked at @a asked_us (monotonic, before the read). Takes over the events. Wakes.
+void tail_fill(struct tail *tail, const char *room_id, int64_t asked_us, struct room_news *news);
+
+/// A snapshot that was read after @a asked_us. Keeps a reference. Wakes those who wait for it.
+void tail_fill_snapshot(struct tail *tail, const char *room_id, enum view view, int64_t asked_us, struct body *body,
+                        int64_t revision);
+
+/// A read for the room failed: those who wait for it are woken and look again (and time out on their own).
+void tail_read_failed(struct tail *tail, const char *room_id);
+
+/// The rooms that must be polled: somebody waits in them or asked lately. Copies of their ids (caller frees).
+size_t tail_watched(struct tail *tail, char ***room_ids);
+
+/// Whether LISTEN stands and everything was caught up since. While it does not, nothing in memory counts as fresh.
+void tail_set_listening(struct tail *tail, bool listening);
+bool tail_listening(const struct tail *tail);
+
+/// Called in some thread when there is a dirty room where there was none. Set before the threads start.
+void tail_on_dirty(struct tail *tail, void (*dirty)(void *ctx), void *ctx);
+
+/// Throws everything away (the epoch changed) and wakes every watcher.
+void tail_reset(struct tail *tail);
+
+/// Forgets rooms that are idle. Listener thread, every few seconds.
+void tail_evict(struct tail *tail);
+
+// -- for those who watch -------------------------------------------------------------------------------------------
+
+/// What a reader wants (CONTRACT §4). Strings belong to the request.
+struct presence_query {
+  const char *room_id;
+  bool has_since;
+  int64_t since;
+  const char *epoch; ///< NULL: not given
+  unsigned kinds;    ///< mask; EVENT_KINDS_ALL when not given
+  int limit;
+  enum view view;
+  int64_t asked_us; ///< monotonic time of the request: nothing older than this counts while not listening
+};
+
+enum tail_verdict {
+  TAIL_REPLY,         ///< answer now: body, mode, revision (and reason) are set
+  TAIL_AT_HEAD,       ///< nothing to say yet: wait, or answer `unchanged`; revision is the head
+  TAIL_LOADING,       ///< the room is being read: wait for a wake
+  TAIL_READ_SNAPSHOT, ///< the caller starts a snapshot read and waits for a wake. Said to one caller; others get
+                      ///< LOADING
+  TAIL_READ_EVENTS,   ///< older than memory but not pruned: the caller reads its own events from the database
+};
+
+enum presence_mode { MODE_EVENTS, MODE_SNAPSHOT, MODE_UNCHANGED };
+enum snapshot_reason { REASON_REQUESTED, REASON_PRUNED, REASON_TOO_MANY, REASON_AHEAD, REASON_EPOCH };
+
+struct tail_answer {
+  struct body *body; ///< shared; one reference is the caller's. JSON text up to what differs for each reader
+  enum presence_mode mode;
+  enum snapshot_reason reason; ///< of MODE_SNAPSHOT
+  int64_t revision;            ///< what the reply covers
+  char epoch[EPOCH_SIZE];
+};
+
+/// Looks whether the query can be answered. In every case but TAIL_REPLY and TAIL_READ_EVENTS worker @a worker will be
+/// woken for the room at the next change. Worker threads.
+enum tail_verdict tail_look(struct tail *tail, unsigned worker, const struct presence_query *query,
+                            struct tail_answer *answer);
+
+/// Worker @a worker has nobody waiting in the room any more.
+void tail_unwatch(struct tail *tail, unsigned worker, const char *room_id);
+
+#endif

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// The writer: one thread with one connection that commits what has queued up as one transaction while the requests
+/// wait suspended. Group commit without a delay: while one batch commits, the next one gathers.
+#ifndef SH_LIVE_WRITER_H
+#define SH_LIVE_WRITER_H
+
+#include "base/mailbox.h"
+#include "db/db.h"
+#include "live/decision_log.h"
+#include "live/tail.h"
+#include "store/heartbeat.h"
+
+struct writer;
+
+/// What one request asks for: 1 to 1000 ops. The submitter allocates it; `mail.deliver` is called in the submitter's
+/// thread when every op has its decision (DECISION_NONE: the database was away), and frees it.
+struct write_job {
+  struct mail mail;
+  struct mailbox *reply_to; ///< the submitter's
+  struct op *ops;
+  size_t n_ops;
+  int64_t deadline_us; ///< monotonic; what has not been begun by then is given back undecided
+  // The writer's own.
+  struct write_job *next;
+  size_t next_op, n_done;
+};
+
+struct writer_options {
+  const struct db_options *db;
+  struct store_rules rules;
+  size_t max_queued; ///< ops; beyond it writer_submit() refuses
+  struct tail *tail; ///< told of what was committed before the jobs are given back
+  struct decision_log *log;
+};
+
+/// Starts the thread. @return NULL when that fails. @a options is copied.
+struct writer *writer_start(const struct writer_options *options);
+
+/// Queues a job. Any thread. @return false when the queue is full or the writer is stopping (503); the job is then
+/// still the caller's
+bool writer_submit(struct writer *writer, struct write_job *job);
+
+/// Finishes what is queued, for at most @a grace_ms, gives the rest back undecided, joins and frees. Main thread.
+void writer_stop(struct writer *writer, int grace_ms);
+
+#endif

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// Decides and stores many heartbeats, or many closes, as one transaction. The decisions are made under the rows'
+/// locks, in one global lock order: leases by key, tombstones by key, users, rooms (doc/threads.md).
+#ifndef SH_STORE_HEARTBEAT_H
+#define SH_STORE_HEARTBEAT_H
+
+#include <stddef.h>
+
+#include "db/db.h"
+#include "store/op.h"
+
+/// Most ops in one transaction.
+#define STORE_BATCH_MAX 1024
+
+/// What was written, for memory (live/tail.h) and the log. The caller clears it with written_clear().
+struct written {
+  struct event *events; ///< in order of their revisions within each room
+  size_t n_events;
+};
+void written_clear(struct written *w);
+
+struct store_rules {
+  bool membership_required;
+  bool renewal_events; ///< every accepted renewal is an event
+};
+
+/// Runs @a ops (all OP_HEARTBEAT; at most STORE_BATCH_MAX; the same lease may come twice and is decided in order).
+/// On DB_OK each op has its decision and everything is committed. Otherwise nothing is (DB_LOST: unknown; it is safe to
+/// run the same ops again), and the ops' results are cleared. Reorders the array of pointers.
+enum db_status store_heartbeats(struct db *db, const struct store_rules *rules, struct op **ops, size_t n,
+                                struct written *written);
+
+/// The same for OP_CLOSE.
+enum db_status store_closes(struct db *db, struct op **ops, size_t n, struct written *written);
+
+#endif

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// Reading for those who watch. Each function is one statement, so one MVCC snapshot: a revision and what is read with
+/// it belong together, and the pruned floor is judged under the same snapshot as the events.
+#ifndef SH_STORE_READ_H
+#define SH_STORE_READ_H
+
+#include <stddef.h>
+
+#include "base/body.h"
+#include "db/db.h"
+#include "store/lease.h"
+
+/// How much a snapshot carries (CONTRACT §4).
+enum view { VIEW_SESSIONS, VIEW_USERS, VIEW_COUNT, VIEW_KINDS };
+
+/// The snapshot of a room as JSON text from `{` up to, but without, what differs for each reader and the closing `}`:
+/// `{"room_id":…,"epoch":…,"mode":"snapshot","revision":…,"users":[…],"counts":{…}`. A room that was never named has
+/// revision 0 and nobody. Rows past their expiry are in it until their event is written.
+enum db_status read_snapshot(struct db *db, const char *room_id, enum view view, struct body **body, int64_t *revision);
+
+/// One room's news, for memory or for one reader.
+struct room_news {
+  int64_t head;         ///< the room's revision, 0 when the room does not exist
+  int64_t pruned;       ///< events up to here are gone
+  struct event *events; ///< ascending, without gaps; after @a after, as far as asked
+  size_t n_events;
+};
+void room_news_free(struct room_news *news, size_t n);
+
+/// For each of @a n rooms: its head, and its events after after[i] (INT64_MIN: only the newest @a newest), at most
+/// @a newest of them, the newest ones. One query for all.
+enum db_status read_rooms(struct db *db, const char *const *room_ids, const int64_t *after, size_t n, int newest,
+                          struct room_news *news);
+
+/// The events of one room after @a since, oldest first, only kinds in the mask, at most limit + 1 of them (so that the
+/// caller sees whether there is more). head and pruned are set as well.
+enum db_status read_events(struct db *db, const char *room_id, int64_t since, unsigned kinds, int limit,
+                           struct room_news *news);
+
+/// The heads of many rooms, for the slow poll; 0 for a room that does not exist.
+enum db_status read_heads(struct db *db, const char *const *room_ids, size_t n, int64_t *heads);
+
+/// The state of one session on reconnect, as the JSON text `{"state":"live","revision":n}`; appended to @a out.
+enum db_status read_session(struct db *db, const struct lease_key *key, struct buf *out);
+
+/// The whole JSON reply of GET /rooms/{room}/leases and GET /rooms, without `server_time` and the closing `}`.
+enum db_status read_leases(struct db *db, const char *room_id, struct buf *out);
+enum db_status read_room_list(struct db *db, const char *prefix, const char *after, int limit, struct buf *out);
+
+#endif
