@@ -5,7 +5,8 @@
 ///
 /// A handler is called once the whole request has arrived. It answers with request_reply() and returns REQUEST_DONE, or
 /// it parks the request and returns REQUEST_PARKED; then its `resumed` function is called in the same thread after
-/// request_wake(), once, with the reason, and the same choice is before it.
+/// request_wake(), once, with the reason, and the same choice is before it. WAKE_GONE and WAKE_DRAINING are told at most
+/// once to each request: one that cannot answer yet, since its job is still with the writer, simply parks again.
 #ifndef SH_HTTP_REQUEST_H
 #define SH_HTTP_REQUEST_H
 
@@ -21,6 +22,7 @@
 
 struct worker;
 struct route;
+struct conn;
 
 enum request_verdict { REQUEST_DONE, REQUEST_PARKED };
 
@@ -37,7 +39,7 @@ enum wake_reason {
 #define QUERY_PARAMS_MAX 16
 
 struct query_param {
-  char *name, *value; ///< decoded once, NUL-terminated, valid UTF-8 not checked
+  char *name, *value; ///< decoded once, NUL-terminated, valid UTF-8
 };
 
 struct request {
@@ -55,13 +57,25 @@ struct request {
   void (*free_state)(void *state); ///< called in the completion callback when state is set
   enum request_verdict (*resumed)(struct request *r, enum wake_reason reason);
 
-  // The worker's own (worker.c).
-  int phase;
-  bool woken, replied;
+  // The HTTP room's own (http/inside.h).
+  struct conn *conn;
+  char *target; ///< the request target as it was sent; the query's strings point into it
+  char *path;   ///< its path, still encoded
+  char *raw_query;
+  int phase; ///< enum request_phase
+  int find;  ///< enum route_result
+  const char *find_problem;
+  char allow[64];
+  char content_encoding[16];
+  uint64_t body_bytes; ///< received so far, kept or not
+  bool replied;
+  bool suspended; ///< in MHD
+  bool to_resume; ///< in the loop's list of woken ones
+  bool told_gone, told_draining;
   enum wake_reason reason;
   struct heap_node deadline;
   struct room_watch *watch;
-  struct request *watch_prev, *watch_next, *run_next, *parked_prev, *parked_next;
+  struct request *watch_prev, *watch_next, *prev, *next;
   bool counted_waiting;
 };
 
@@ -84,14 +98,15 @@ void request_unwatch(struct request *r);
 /// Counts the request among the waiting polls. @return false when longpoll_max_waiting are waiting already
 bool request_count_waiting(struct request *r);
 
-// -- replies (reply.c). Each may be called once for a request. X-Request-Id and Cache-Control are added. -------------
+// -- replies (reply.c). One for each request. X-Request-Id and Cache-Control are added. ----------------------------
 
 /// Headers of a reply beyond those that every reply has. NULL values are left out.
 struct reply_headers {
   const char *etag;
   const char *allow;
-  int retry_after_s; ///< 0: none
-  bool close;        ///< Connection: close
+  const char *content_type; ///< NULL: application/json
+  int retry_after_s;        ///< 0: none
+  bool close;               ///< Connection: close
 };
 
 /// JSON text in @a b, which is taken over and empty afterwards.
@@ -101,17 +116,25 @@ void request_reply_json(struct request *r, int status, struct buf *b, const stru
 void request_reply_shared(struct request *r, int status, struct body *body, struct buf *suffix,
                           const struct reply_headers *headers);
 
-/// No body: 304.
+/// No body: 304, 204.
 void request_reply_empty(struct request *r, int status, const struct reply_headers *headers);
 
-/// application/problem+json. @a code is stable; @a field names the culprit or is NULL; @a detail says what to do.
+/// application/problem+json; 429 and 503 get a Retry-After. @a code is stable; @a field names the culprit or is NULL; @a detail says what to do.
 void request_problem(struct request *r, int status, const char *code, const char *field, const char *detail_fmt, ...)
     PRINTF_LIKE(5, 6);
+
+/// The same with further headers.
+void request_problem_headers(struct request *r, int status, const char *code, const char *field,
+                             const struct reply_headers *headers, const char *detail_fmt, ...) PRINTF_LIKE(6, 7);
 
 /// 503 with Retry-After, code "unavailable": a fault of ours that the client can retry.
 void request_unavailable(struct request *r, const char *detail);
 
-/// The same problem object as text, for items of a batch.
+/// A problem object as text that is still open, for further members; the caller closes it with jo_object_end().
+void problem_open(struct buf *b, int status, const char *code, const char *field, const char *detail,
+                  const char *request_id);
+
+/// The whole object, for items of a batch.
 void problem_json(struct buf *b, int status, const char *code, const char *field, const char *detail,
                   const char *request_id);
 

@@ -12,16 +12,19 @@ struct route {
   const char *pattern;            ///< "/rooms/{room}/presence"
   const char *const *query_names; ///< parameters it knows, NULL-terminated; any other name is 400
   bool takes_body;
+  bool needs_database; ///< 503 at the door until the schema is up to date
   enum request_verdict (*handle)(struct request *r);
 };
 
 /// All routes, ended by one with a NULL method.
 extern const struct route routes[];
 
-enum route_result { ROUTE_FOUND, ROUTE_NOT_FOUND, ROUTE_BAD_METHOD, ROUTE_BAD_PATH };
+enum route_result { ROUTE_FOUND, ROUTE_NOT_FOUND, ROUTE_BAD_METHOD, ROUTE_BAD_PATH, ROUTE_NO_MEMORY };
 
 /// Finds the route and decodes the path parameters into @a params (allocated; freed by the caller).
-/// HEAD finds GET. @param[out] allow for ROUTE_BAD_METHOD, the Allow header's value
+/// HEAD finds GET; OPTIONS is always ROUTE_BAD_METHOD on a known path, so that the caller can answer it with @a allow.
+/// @param raw_path without query, still encoded
+/// @param[out] allow for ROUTE_BAD_METHOD, the Allow header's value
 /// @param[out] problem for ROUTE_BAD_PATH, why
 enum route_result route_find(const char *method, const char *raw_path, const struct route **route,
                              char *params[PATH_PARAMS_MAX], char allow[64], const char **problem);

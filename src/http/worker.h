@@ -40,7 +40,11 @@ void worker_adopt(struct worker *worker, int fd, const struct sockaddr *addr, so
 /// Wakes everything that is parked (WAKE_DRAINING) and refuses to park from then on. Any thread.
 void worker_drain(struct worker *worker);
 
-/// Waits until nothing is in flight, or @a deadline_us; then stops the daemon, joins and frees.
+/// Waits until nothing is in flight, or @a deadline_us; then closes all connections and ends the thread. The mailbox
+/// still takes mail. Whoever has jobs of its requests (writer, readers) must have given them back before.
 void worker_stop(struct worker *worker, int64_t deadline_us);
+
+/// Frees a stopped worker, once nobody posts to its mailbox any more. NULL is fine.
+void worker_free(struct worker *worker);
 
 #endif

@@ -53,27 +53,38 @@ void tail_hint(struct tail *tail, const char *room_id, int64_t revision);
 /// their heads in memory (INT64_MIN: cold). @return how many, at most @a max
 size_t tail_take_dirty(struct tail *tail, char **room_ids, int64_t *after, size_t max);
 
-/// What was read for a room, asked at @a asked_us (monotonic, before the read). Takes over the events. Wakes.
+/// What was read for a room, asked at @a asked_us (monotonic, before the read). Takes the texts that it keeps out of
+/// the events; the caller frees @a news as ever. Wakes.
 void tail_fill(struct tail *tail, const char *room_id, int64_t asked_us, struct room_news *news);
 
 /// A snapshot that was read after @a asked_us. Keeps a reference. Wakes those who wait for it.
 void tail_fill_snapshot(struct tail *tail, const char *room_id, enum view view, int64_t asked_us, struct body *body,
                         int64_t revision);
 
-/// A read for the room failed: those who wait for it are woken and look again (and time out on their own).
-void tail_read_failed(struct tail *tail, const char *room_id);
+/// A snapshot read came to nothing: those who wait for it are woken, and one of them may try again.
+void tail_snapshot_failed(struct tail *tail, const char *room_id, enum view view);
 
-/// The rooms that must be polled: somebody waits in them or asked lately. Copies of their ids (caller frees).
+/// The read of a room that tail_take_dirty() gave out failed. With @a again the room is dirty again; without, it is
+/// once somebody looks or the slow poll sees it behind. Nobody is woken: those who wait have deadlines of their own.
+void tail_read_failed(struct tail *tail, const char *room_id, bool again);
+
+/// Events of the room up to @a pruned are no longer kept.
+void tail_pruned(struct tail *tail, const char *room_id, int64_t pruned);
+
+/// The rooms that must be polled: somebody waits in them or asked lately. Copies of their ids (caller frees each and
+/// the array). Also posts again the wakes that could not be posted for lack of memory.
 size_t tail_watched(struct tail *tail, char ***room_ids);
 
-/// Whether LISTEN stands and everything was caught up since. While it does not, nothing in memory counts as fresh.
+/// Whether LISTEN stands. From the moment it stands (again) a room counts as fresh only once it has been read since;
+/// all rooms become dirty. While it does not, a room is fresh only for requests that came before its last read.
 void tail_set_listening(struct tail *tail, bool listening);
 bool tail_listening(const struct tail *tail);
 
-/// Called in some thread when there is a dirty room where there was none. Set before the threads start.
+/// Called in some thread when there is a dirty room where there was none; locks of the tail are held, so it must not
+/// call back. Set while no other thread uses the tail.
 void tail_on_dirty(struct tail *tail, void (*dirty)(void *ctx), void *ctx);
 
-/// Throws everything away (the epoch changed) and wakes every watcher.
+/// Throws everything away and wakes every watcher. Happens by itself when the epoch changes.
 void tail_reset(struct tail *tail);
 
 /// Forgets rooms that are idle. Listener thread, every few seconds.
@@ -86,11 +97,14 @@ struct presence_query {
   const char *room_id;
   bool has_since;
   int64_t since;
+  int64_t covered;   ///< a revision above `since` up to which nothing of `kinds` was found already; else 0
   const char *epoch; ///< NULL: not given
   unsigned kinds;    ///< mask; EVENT_KINDS_ALL when not given
   int limit;
   enum view view;
-  int64_t asked_us; ///< monotonic time of the request: nothing older than this counts while not listening
+  int64_t asked_us;    ///< monotonic time of the request: nothing older than this counts while not listening
+  int64_t snapshot_us; ///< no snapshot older than this unless it is the head's: asked_us, or for one that waited at the
+                       ///< head the time of its wake
 };
 
 enum tail_verdict {
@@ -114,9 +128,12 @@ struct tail_answer {
 };
 
 /// Looks whether the query can be answered. In every case but TAIL_REPLY and TAIL_READ_EVENTS worker @a worker will be
-/// woken for the room at the next change. Worker threads.
+/// woken for the room at the next change, once: who was woken looks again. Worker threads.
 enum tail_verdict tail_look(struct tail *tail, unsigned worker, const struct presence_query *query,
                             struct tail_answer *answer);
+
+/// The head of the room for a query without a cursor, if it is known without reading anything.
+bool tail_fresh_head(struct tail *tail, const struct presence_query *query, int64_t *head, char epoch[EPOCH_SIZE]);
 
 /// Worker @a worker has nobody waiting in the room any more.
 void tail_unwatch(struct tail *tail, unsigned worker, const char *room_id);

@@ -5,6 +5,8 @@
 #ifndef SH_LIVE_WRITER_H
 #define SH_LIVE_WRITER_H
 
+#include <stdatomic.h>
+
 #include "base/mailbox.h"
 #include "db/db.h"
 #include "live/decision_log.h"
@@ -18,12 +20,13 @@ struct writer;
 struct write_job {
   struct mail mail;
   struct mailbox *reply_to; ///< the submitter's
-  struct op *ops;
+  struct op **ops; ///< of one kind
   size_t n_ops;
   int64_t deadline_us; ///< monotonic; what has not been begun by then is given back undecided
   // The writer's own.
   struct write_job *next;
-  size_t next_op, n_done;
+  size_t next_op;       ///< the first op that no batch has taken
+  atomic_size_t undone; ///< ops without an answer; whoever answers the last one sends the mail
 };
 
 struct writer_options {

@@ -9,16 +9,10 @@
 
 #include "db/db.h"
 #include "store/op.h"
+#include "store/written.h"
 
 /// Most ops in one transaction.
 #define STORE_BATCH_MAX 1024
-
-/// What was written, for memory (live/tail.h) and the log. The caller clears it with written_clear().
-struct written {
-  struct event *events; ///< in order of their revisions within each room
-  size_t n_events;
-};
-void written_clear(struct written *w);
 
 struct store_rules {
   bool membership_required;

@@ -19,7 +19,7 @@ enum view { VIEW_SESSIONS, VIEW_USERS, VIEW_COUNT, VIEW_KINDS };
 /// revision 0 and nobody. Rows past their expiry are in it until their event is written.
 enum db_status read_snapshot(struct db *db, const char *room_id, enum view view, struct body **body, int64_t *revision);
 
-/// One room's news, for memory or for one reader.
+/// One room's news, for memory or for one reader. The events' room_id stays NULL: it is the room asked for.
 struct room_news {
   int64_t head;         ///< the room's revision, 0 when the room does not exist
   int64_t pruned;       ///< events up to here are gone
@@ -38,13 +38,14 @@ enum db_status read_rooms(struct db *db, const char *const *room_ids, const int6
 enum db_status read_events(struct db *db, const char *room_id, int64_t since, unsigned kinds, int limit,
                            struct room_news *news);
 
-/// The heads of many rooms, for the slow poll; 0 for a room that does not exist.
-enum db_status read_heads(struct db *db, const char *const *room_ids, size_t n, int64_t *heads);
+/// The heads and pruned floors of many rooms, for the slow poll; 0 for a room that does not exist.
+enum db_status read_heads(struct db *db, const char *const *room_ids, size_t n, int64_t *heads, int64_t *pruned);
 
 /// The state of one session on reconnect, as the JSON text `{"state":"live","revision":n}`; appended to @a out.
 enum db_status read_session(struct db *db, const struct lease_key *key, struct buf *out);
 
-/// The whole JSON reply of GET /rooms/{room}/leases and GET /rooms, without `server_time` and the closing `}`.
+/// The whole JSON reply of GET /rooms/{room}/leases and GET /rooms, without `server_time` and the closing `}`. Only
+/// what is live now is listed and counted. @a prefix and @a after may be NULL.
 enum db_status read_leases(struct db *db, const char *room_id, struct buf *out);
 enum db_status read_room_list(struct db *db, const char *prefix, const char *after, int limit, struct buf *out);
 

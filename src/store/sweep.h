@@ -23,21 +23,11 @@ struct overdue {
 enum db_status sweep_overdue(struct db *db, size_t max, struct overdue **list, size_t *n, int64_t *next_us);
 void overdue_free(struct overdue *list, size_t n);
 
-/// What became of one claim.
-struct expired {
-  const struct overdue *claim; ///< into the list given to sweep_expire()
-  char *event_id;
-  char *request_id; ///< of the last renewal; may be NULL
-  int64_t overdue_ms;
-};
-
 /// Claims each by a conditional delete on its exact revision and `expires_at <= clock_timestamp()`; for those won, the
 /// delete, the tombstone, the room revision, the event and last-seen are one transaction. Rows that others hold locked
 /// or have renewed, deleted or ended meanwhile are passed over.
-/// @param[out] won those that ended here; the caller frees it with expired_free()
-enum db_status sweep_expire(struct db *db, const struct overdue *list, size_t n, struct expired **won, size_t *n_won,
-                            struct written *written);
-void expired_free(struct expired *won, size_t n);
+/// @param[out] written the events, and an expiry for each lease that ended here
+enum db_status sweep_expire(struct db *db, const struct overdue *list, size_t n, struct written *written);
 
 /// Prunes events older than @a max_age_ms or beyond the newest @a max_count of their room, raising the room's
 /// pruned_revision in the same transaction; and tombstones older than @a tombstone_age_ms. Bounded work a call.

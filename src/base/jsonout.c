@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/jsonout.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+
+/// Writes the comma that is due before the next key, value or element.
+static void separate(struct buf *b) {
+  if (b->len == 0)
+    return;
+  char last = b->data[b->len - 1];
+  if (last != '{' && last != '[' && last != ':')
+    buf_putc(b, ',');
+}
+
+/// The letter after the backslash where JSON has a short form, else NUL.
+static char short_escape(unsigned char c) {
+  switch (c) {
+  case '"':
+  case '\\':
+    return (char)c;
+  case '\b':
+    return 'b';
+  case '\f':
+    return 'f';
+  case '\n':
+    return 'n';
+  case '\r':
+    return 'r';
+  case '\t':
+    return 't';
+  default:
+    return '\0';
+  }
+}
+
+void jo_object(struct buf *b) {
+  separate(b);
+  buf_putc(b, '{');
+}
+
+void jo_object_end(struct buf *b) {
+  buf_putc(b, '}');
+}
+
+void jo_array(struct buf *b) {
+  separate(b);
+  buf_putc(b, '[');
+}
+
+void jo_array_end(struct buf *b) {
+  buf_putc(b, ']');
+}
+
+void jo_key(struct buf *b, const char *key) {
+  separate(b);
+  buf_putc(b, '"');
+  buf_puts(b, key);
+  buf_add(b, "\":", 2);
+}
+
+void jo_str(struct buf *b, const char *s) {
+  if (s == NULL)
+    jo_null(b);
+  else
+    jo_strn(b, s, strlen(s));
+}
+
+void jo_strn(struct buf *b, const char *s, size_t len) {
+  separate(b);
+  buf_putc(b, '"');
+  size_t plain = 0; // where the run of bytes that need no escape began
+  for (size_t i = 0; i < len; i++) {
+    unsigned char c = (unsigned char)s[i];
+    if (c >= 0x20 && c != '"' && c != '\\')
+      continue;
+    buf_add(b, s + plain, i - plain);
+    plain = i + 1;
+    char letter = short_escape(c);
+    if (letter != '\0') {
+      buf_putc(b, '\\');
+      buf_putc(b, letter);
+    } else {
+      buf_printf(b, "\\u%04x", c);
+    }
+  }
+  buf_add(b, s + plain, len - plain);
+  buf_putc(b, '"');
+}
+
+void jo_int(struct buf *b, int64_t v) {
+  separate(b);
+  buf_int(b, v);
+}
+
+void jo_bool(struct buf *b, bool v) {
+  separate(b);
+  buf_puts(b, v ? "true" : "false");
+}
+
+void jo_null(struct buf *b) {
+  separate(b);
+  buf_puts(b, "null");
+}
+
+void jo_raw(struct buf *b, const char *json, size_t len) {
+  separate(b);
+  buf_add(b, json, len);
+}
+
+void jo_time(struct buf *b, int64_t unix_us) {
+  char text[RFC3339_SIZE];
+  rfc3339_format(text, unix_us);
+  jo_strn(b, text, RFC3339_SIZE - 1);
+}
+
+void jo_kstr(struct buf *b, const char *key, const char *s) {
+  jo_key(b, key);
+  jo_str(b, s);
+}
+
+void jo_kint(struct buf *b, const char *key, int64_t v) {
+  jo_key(b, key);
+  jo_int(b, v);
+}
+
+void jo_kbool(struct buf *b, const char *key, bool v) {
+  jo_key(b, key);
+  jo_bool(b, v);
+}
+
+void jo_ktime(struct buf *b, const char *key, int64_t unix_us) {
+  jo_key(b, key);
+  jo_time(b, unix_us);
+}

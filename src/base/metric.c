@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/metric.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/util.h"
+
+static _Atomic int64_t values[METRIC_COUNT];
+
+/// Series of one family are neighbours in the enum, so that the family's head is written once.
+static const struct {
+  const char *family;
+  const char *type;
+  const char *help; // said by the family's first series
+  const char *labels;
+} series[METRIC_COUNT] = {
+    [METRIC_HEARTBEAT_ACCEPTED] = {"stillhere_heartbeats_total", "counter", "Heartbeats by decision.",
+                                   "decision=\"accepted\""},
+    [METRIC_HEARTBEAT_ALREADY_APPLIED] = {"stillhere_heartbeats_total", "counter", NULL,
+                                          "decision=\"already_applied\""},
+    [METRIC_HEARTBEAT_IGNORED_OLD_REVISION] = {"stillhere_heartbeats_total", "counter", NULL,
+                                               "decision=\"ignored_old_revision\""},
+    [METRIC_HEARTBEAT_SESSION_CLOSED] = {"stillhere_heartbeats_total", "counter", NULL, "decision=\"session_closed\""},
+    [METRIC_HEARTBEAT_MEMBERSHIP_REVOKED] = {"stillhere_heartbeats_total", "counter", NULL,
+                                             "decision=\"membership_revoked\""},
+    [METRIC_HEARTBEAT_NOT_A_MEMBER] = {"stillhere_heartbeats_total", "counter", NULL, "decision=\"not_a_member\""},
+    [METRIC_HEARTBEAT_UNAVAILABLE] = {"stillhere_heartbeats_total", "counter", NULL, "decision=\"unavailable\""},
+    [METRIC_EVENT_LEASE_GRANTED] = {"stillhere_events_total", "counter", "Events written by this instance, by kind.",
+                                    "kind=\"lease.granted\""},
+    [METRIC_EVENT_LEASE_RENEWED] = {"stillhere_events_total", "counter", NULL, "kind=\"lease.renewed\""},
+    [METRIC_EVENT_LEASE_EXPIRED] = {"stillhere_events_total", "counter", NULL, "kind=\"lease.expired\""},
+    [METRIC_EVENT_SESSION_CLOSED] = {"stillhere_events_total", "counter", NULL, "kind=\"session.closed\""},
+    [METRIC_LONGPOLL_WAITING] = {"stillhere_longpoll_waiting", "gauge", "Polls that wait right now.", NULL},
+    [METRIC_WAKES] = {"stillhere_wakes_total", "counter", "Wakes of a room's watchers, one for each worker.", NULL},
+    [METRIC_REPLY_EVENTS] = {"stillhere_replies_total", "counter", "Presence replies by mode and reason.",
+                             "mode=\"events\",reason=\"\""},
+    [METRIC_REPLY_UNCHANGED] = {"stillhere_replies_total", "counter", NULL, "mode=\"unchanged\",reason=\"\""},
+    [METRIC_REPLY_NOT_MODIFIED] = {"stillhere_replies_total", "counter", NULL, "mode=\"not_modified\",reason=\"\""},
+    [METRIC_REPLY_SNAPSHOT_REQUESTED] = {"stillhere_replies_total", "counter", NULL,
+                                         "mode=\"snapshot\",reason=\"requested\""},
+    [METRIC_REPLY_SNAPSHOT_PRUNED] = {"stillhere_replies_total", "counter", NULL,
+                                      "mode=\"snapshot\",reason=\"pruned\""},
+    [METRIC_REPLY_SNAPSHOT_TOO_MANY] = {"stillhere_replies_total", "counter", NULL,
+                                        "mode=\"snapshot\",reason=\"too_many\""},
+    [METRIC_REPLY_SNAPSHOT_AHEAD] = {"stillhere_replies_total", "counter", NULL, "mode=\"snapshot\",reason=\"ahead\""},
+    [METRIC_REPLY_SNAPSHOT_EPOCH] = {"stillhere_replies_total", "counter", NULL, "mode=\"snapshot\",reason=\"epoch\""},
+    [METRIC_NOTIFICATIONS] = {"stillhere_notifications_total", "counter", "Notifications received from PostgreSQL.",
+                              NULL},
+    [METRIC_DATABASE_UP] = {"stillhere_database_up", "gauge",
+                            "Whether the newest attempt to connect to the database succeeded.", NULL},
+    [METRIC_CONNECTIONS] = {"stillhere_connections", "gauge", "Open HTTP connections.", NULL},
+    [METRIC_HTTP_REQUESTS] = {"stillhere_http_requests_total", "counter", "HTTP requests answered.", NULL},
+    [METRIC_HTTP_5XX] = {"stillhere_http_5xx_total", "counter", "HTTP requests answered with a status of 500 and more.",
+                         NULL},
+    [METRIC_DECISION_LOG_DROPPED] = {"stillhere_decision_log_dropped_total", "counter",
+                                     "Lines of the decision log that could not be kept.", NULL},
+    [METRIC_TRANSACTION_RETRIES] = {"stillhere_transaction_retries_total", "counter",
+                                    "Transactions tried again after a deadlock or a serialization failure.", NULL},
+    [METRIC_BATCHES] = {"stillhere_batches_total", "counter", "Transactions committed by the writer.", NULL},
+};
+
+/// Upper bounds of the histogram, milliseconds, and as Prometheus wants to read them.
+static const struct {
+  int64_t ms;
+  const char *seconds;
+} buckets[] = {{10, "0.01"}, {50, "0.05"}, {100, "0.1"}, {250, "0.25"}, {500, "0.5"},
+               {1000, "1"},  {2000, "2"},  {5000, "5"},  {10000, "10"}, {60000, "60"}};
+
+static _Atomic int64_t lateness_counts[ARRAY_LEN(buckets) + 1]; // each bucket by itself; the last has no bound
+static _Atomic int64_t lateness_sum_ms;
+
+void metric_add(enum metric m, int64_t n) {
+  atomic_fetch_add_explicit(&values[m], n, memory_order_relaxed);
+}
+
+void metric_set(enum metric m, int64_t value) {
+  atomic_store_explicit(&values[m], value, memory_order_relaxed);
+}
+
+int64_t metric_get(enum metric m) {
+  return atomic_load_explicit(&values[m], memory_order_relaxed);
+}
+
+void metric_expiry_lateness(int64_t overdue_ms) {
+  if (overdue_ms < 0)
+    overdue_ms = 0;
+  size_t i = 0;
+  while (i < ARRAY_LEN(buckets) && overdue_ms > buckets[i].ms)
+    i++;
+  atomic_fetch_add_explicit(&lateness_counts[i], 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&lateness_sum_ms, overdue_ms, memory_order_relaxed);
+}
+
+static void render_lateness(struct buf *b) {
+  static const char name[] = "stillhere_expiry_lateness_seconds";
+  buf_printf(b, "# HELP %s How long after its expiry a lease was ended.\n# TYPE %s histogram\n", name, name);
+  int64_t total = 0;
+  for (size_t i = 0; i <= ARRAY_LEN(buckets); i++) {
+    total += atomic_load_explicit(&lateness_counts[i], memory_order_relaxed);
+    const char *bound = i < ARRAY_LEN(buckets) ? buckets[i].seconds : "+Inf";
+    buf_printf(b, "%s_bucket{le=\"%s\"} %" PRId64 "\n", name, bound, total);
+  }
+  int64_t sum = atomic_load_explicit(&lateness_sum_ms, memory_order_relaxed);
+  buf_printf(b, "%s_sum %" PRId64 ".%03d\n%s_count %" PRId64 "\n", name, sum / 1000, (int)(sum % 1000), name, total);
+}
+
+void metric_render(struct buf *b) {
+  const char *family = "";
+  for (size_t i = 0; i < METRIC_COUNT; i++) {
+    if (strcmp(family, series[i].family) != 0) {
+      family = series[i].family;
+      buf_printf(b, "# HELP %s %s\n# TYPE %s %s\n", family, series[i].help, family, series[i].type);
+    }
+    buf_puts(b, family);
+    if (series[i].labels != NULL)
+      buf_printf(b, "{%s}", series[i].labels);
+    buf_putc(b, ' ');
+    buf_int(b, metric_get((enum metric)i));
+    buf_putc(b, '\n');
+  }
+  render_lateness(b);
+}

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// The commands. Each runs to its end and returns the exit code.
+#ifndef SH_CLI_COMMANDS_H
+#define SH_CLI_COMMANDS_H
+
+#include "cli/options.h"
+
+int cmd_renew(const struct options *options);
+int cmd_close(const struct options *options);
+int cmd_who(const struct options *options);
+int cmd_rooms(const struct options *options);
+int cmd_watch(const struct options *options);
+int cmd_dev(const struct options *options);
+
+#endif

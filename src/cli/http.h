@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// The one place that talks HTTP, over libcurl: one request at a time on a kept connection, interrupted by signals.
+#ifndef SH_CLI_HTTP_H
+#define SH_CLI_HTTP_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+
+struct http;
+
+enum http_result {
+  HTTP_ANSWERED,    ///< status and body are set; any status
+  HTTP_UNREACHABLE, ///< no connection, no answer in time, or not HTTP: `error` says it
+  HTTP_INTERRUPTED, ///< a signal came first
+  HTTP_BROKEN,      ///< a fault on this side (token file, memory): `error` says it, trying again is no use
+};
+
+/// Zero-initialised is empty; http_reply_clear() after use.
+struct http_reply {
+  int status;
+  struct buf body;
+  json_t *json;      ///< the body as JSON, or NULL when it is none
+  int retry_after_s; ///< 0: not given
+  char error[320];   ///< of what went wrong
+};
+
+/// @param url where the server is, without a slash at its end
+/// @param token_file NULL, or a file whose content is sent as a bearer token; read again for each request
+/// Both must outlive the object. @return NULL when memory ran out
+struct http *http_open(const char *url, const char *token_file);
+
+/// NULL is fine.
+void http_close(struct http *http);
+
+/// Sends one request and reads its answer. @a body is JSON text or NULL.
+enum http_result http_send(struct http *http, const char *method, const char *path, const char *body,
+                           int64_t timeout_ms, struct http_reply *reply);
+
+/// The same, trying again a few times with growing, jittered pauses while the server is not reached or answers 5xx
+/// or 429.
+enum http_result http_send_patiently(struct http *http, const char *method, const char *path, const char *body,
+                                     struct http_reply *reply);
+
+void http_reply_clear(struct http_reply *reply);
+
+/// Appends `/segment`, percent-encoded.
+void http_path_add(struct buf *path, const char *segment);
+
+/// Appends `?name=value` or `&name=value`, percent-encoded.
+void http_query_add(struct buf *path, const char *name, const char *value);
+void http_query_add_int(struct buf *path, const char *name, int64_t value);
+
+/// The pause before attempt @a attempt (0, 1, 2 …) of a request: doubling from @a first_ms up to @a most_ms, of which a
+/// random half is taken off so that many clients spread; never less than the server's Retry-After, up to a minute.
+int64_t http_pause_ms(int attempt, int64_t first_ms, int64_t most_ms, int retry_after_s);
+
+/// Whether the same request may fare better later: 5xx and 429.
+bool http_worth_retrying(int status);
+
+/// Says on standard error why a request was in vain, and what to do. @return the exit code for it
+int http_explain(const struct http *http, enum http_result result, const struct http_reply *reply);
+
+#endif

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/signals.h"
+
+static int run(const struct options *options) {
+  switch (options->command) {
+  case COMMAND_RENEW:
+    return cmd_renew(options);
+  case COMMAND_CLOSE:
+    return cmd_close(options);
+  case COMMAND_WHO:
+    return cmd_who(options);
+  case COMMAND_ROOMS:
+    return cmd_rooms(options);
+  case COMMAND_WATCH:
+    return cmd_watch(options);
+  case COMMAND_DEV:
+    return cmd_dev(options);
+  }
+  return EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+  setlocale(LC_CTYPE, "");
+  struct options options;
+  int code;
+  if (options_parse(&options, argc, argv, &code)) {
+    if (signals_open(options.command == COMMAND_DEV)) {
+      code = run(&options);
+    } else {
+      complain("signals cannot be set up: %s", strerror(errno));
+      code = EXIT_REFUSED;
+    }
+  }
+  options_free(&options);
+  if (fflush(stdout) != 0 && code == EXIT_DONE) {
+    complain("the output could not be written: %s", strerror(errno));
+    code = EXIT_REFUSED;
+  }
+  return code;
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/signals.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static int fd = -1;
+static int stops;
+
+bool signals_open(bool children) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGHUP);
+  if (children)
+    sigaddset(&set, SIGCHLD);
+  if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
+    return false;
+  signal(SIGPIPE, SIG_IGN);
+  fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+  return fd >= 0;
+}
+
+int signals_fd(void) {
+  return fd;
+}
+
+int signals_stops(void) {
+  struct signalfd_siginfo info;
+  while (read(fd, &info, sizeof info) == (ssize_t)sizeof info) {
+    if (info.ssi_signo != SIGCHLD)
+      stops++;
+  }
+  return stops;
+}
+
+bool signals_sleep(int64_t ms) {
+  int64_t deadline_us = clock_mono_us() + ms * 1000;
+  for (;;) {
+    int64_t left_ms = (deadline_us - clock_mono_us() + 999) / 1000;
+    if (left_ms < 0)
+      left_ms = 0;
+    struct pollfd watched = {.fd = fd, .events = POLLIN};
+    int n = poll(&watched, 1, left_ms > 60000 ? 60000 : (int)left_ms);
+    if (n < 0 && errno != EINTR)
+      return stops > 0;
+    // A child's end wakes too: the caller looks what it was.
+    if (n > 0 || left_ms == 0)
+      return signals_stops() > 0;
+  }
+}
+
+void signals_reset(void) {
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+  signal(SIGPIPE, SIG_DFL);
+}

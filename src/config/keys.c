@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/keys.h"
+
+#include <string.h>
+
+#include "base/util.h"
+#include "config/config.h"
+
+/// What a column `integer` of milliseconds holds: almost 25 days.
+#define MS_OF_INT4 INT32_MAX
+
+#define DAY_MS INT64_C(86400000)
+#define TEN_YEARS_MS (3653 * DAY_MS)
+
+/// Anything shorter is a mistake in the unit.
+#define DURATION_MIN_MS 100
+
+static const char *const auth_choices[] = {"none", NULL};
+static const char *const membership_choices[] = {"open", "required", NULL};
+static const char *const switch_choices[] = {"off", "on", NULL};
+static const char *const level_choices[] = {"error", "warning", "info", "debug", NULL};
+static const char *const format_choices[] = {"auto", "text", "json", NULL};
+static const char *const decision_choices[] = {"all", "transitions", "off", NULL};
+
+#define FIELD(name) #name, .offset = offsetof(struct config, name)
+#define DURATION(name, initial_ms, max_ms)                                                                             \
+  FIELD(name), .kind = CONFIG_DURATION, .initial = (initial_ms), .min = DURATION_MIN_MS, .max = (max_ms)
+#define COUNT(name, initial_count, min_count, max_count)                                                               \
+  FIELD(name), .kind = CONFIG_COUNT, .initial = (initial_count), .min = (min_count), .max = (max_count)
+#define CHOICE(name, initial_choice, all)                                                                              \
+  FIELD(name), .kind = CONFIG_CHOICE, .initial = (initial_choice), .choices = (all)
+
+const struct config_key config_keys[] = {
+    {FIELD(listen), .kind = CONFIG_LISTEN, .initial = "127.0.0.1:7470",
+     .doc = "Address and port to listen on: host:port, or [address]:port for IPv6. While auth is none it must be a "
+            "loopback address (127.0.0.0/8, [::1] or localhost)."},
+    {FIELD(database_url), .kind = CONFIG_DATABASE, .initial = "postgresql:///stillhere",
+     .doc = "The PostgreSQL database, as a connection URI or a key=value string of libpq. It may name several hosts. "
+            "Unless it says otherwise, target_session_attrs is read-write. A password is better kept in a "
+            "password file (~/.pgpass) or a service file than here. Behind a pooler: session pooling."},
+    {FIELD(database_listen_url), .kind = CONFIG_DATABASE, .initial = "", .may_be_empty = true,
+     .doc = "The same database over a direct connection, for LISTEN, where database_url goes through a pooler that "
+            "cannot do that. Empty: database_url is used."},
+    {CHOICE(auth, "none", auth_choices),
+     .doc = "How callers are told apart. This version has only none: everybody who can connect may do everything."},
+    {CHOICE(membership, "open", membership_choices),
+     .doc =
+         "open: whoever may call may hold a lease, unless the membership was revoked. required: an active membership "
+         "of the room is needed."},
+    {DURATION(ttl_default_ms, "90000", MS_OF_INT4),
+     .doc = "How long a lease lasts when the heartbeat does not say. Unless it is set it gives way to ttl_min_ms and "
+            "ttl_max_ms."},
+    {DURATION(ttl_min_ms, "5000", MS_OF_INT4), .doc = "The shortest ttl_ms that a heartbeat may ask for."},
+    {DURATION(ttl_max_ms, "3600000", MS_OF_INT4), .doc = "The longest ttl_ms that a heartbeat may ask for."},
+    {DURATION(offline_grace_ms, "10000", DAY_MS),
+     .doc = "How long a user stays online after the last session ended. Accepted and checked in this version; it takes "
+            "effect with the events user.online and user.offline, which this version does not have yet."},
+    {DURATION(sweep_interval_ms, "1000", 3600000),
+     .doc = "How often expired leases are looked for. A lease is ended at most this long, and a little, after its "
+            "expiry; the promise of 2 seconds holds up to the default."},
+    {DURATION(last_seen_flush_ms, "300000", DAY_MS),
+     .doc = "How often the table stillhere.user_last_seen is brought up to date with living leases. Accepted and "
+            "checked in this version; it takes effect with the batch writer, which this version does not have yet "
+            "(the end of a lease is written at once)."},
+    {DURATION(longpoll_default_wait_ms, "25000", 3600000),
+     .doc =
+         "How long a poll waits when it does not say. Unless it is set it gives way to longpoll_max_wait_ms. Keep it "
+         "below the timeout of any proxy in front."},
+    {DURATION(longpoll_max_wait_ms, "55000", 3600000), .doc = "The longest wait; what asks for more waits this long."},
+    {COUNT(longpoll_max_waiting, "16000", 1, 1000000),
+     .doc = "Polls that may wait at the same time; more are answered 503. It must be below max_connections, so that "
+            "heartbeats always get in. Unless it is set it is at most eight ninths of that."},
+    {DURATION(fanout_window_max_ms, "5000", 60000),
+     .doc =
+         "The longest time for which changes of a busy room are gathered into one wake. Accepted and checked in this "
+         "version; it takes effect with the folding of event storms, which this version does not have yet."},
+    {COUNT(replay_limit, "1000", 1, 100000),
+     .doc = "A reader who is more events than this behind gets a snapshot instead."},
+    {CHOICE(renewal_events, "off", switch_choices),
+     .doc = "on: every accepted renewal is an event, so everybody who watches is woken by every heartbeat."},
+    {DURATION(event_retention_ms, "86400000", TEN_YEARS_MS), .doc = "How long events are kept."},
+    {COUNT(event_retention_count, "10000", 1, 10000000),
+     .doc = "How many events of one room are kept, the newest ones."},
+    {DURATION(tombstone_retention_ms, "86400000", TEN_YEARS_MS),
+     .doc = "How long an ended lease is remembered, so that a late heartbeat cannot bring it back."},
+    {FIELD(max_body_bytes), .kind = CONFIG_BYTES, .initial = "1048576", .min = 1024, .max = 67108864,
+     .doc = "The largest request body; a larger one is answered 413."},
+    {COUNT(max_connections, "18000", 2, 1000000),
+     .doc = "Connections that may be open at the same time. The limit on open files must allow for them."},
+    {COUNT(max_connections_per_ip, "0", 0, 1000000),
+     .doc = "The same for one client address; 0 means no limit of its own."},
+    {DURATION(request_deadline_ms, "15000", 3600000),
+     .doc = "How long a request may take to arrive, first byte to last; then the connection is closed."},
+    {COUNT(http_workers, "0", 0, 64), .doc = "Threads that serve HTTP; 0 means one for each core, 2 to 8."},
+    {CHOICE(log_level, "info", level_choices), .doc = "The least important entries that are logged."},
+    {CHOICE(log_format, "auto", format_choices),
+     .doc = "Form of the log on standard error. auto: text on a terminal, json otherwise."},
+    {CHOICE(decision_log, "all", decision_choices),
+     .doc = "One JSON line on standard output for every lease decision and expiry. transitions leaves out plain "
+            "accepted renewals."},
+};
+
+const size_t config_key_count = ARRAY_LEN(config_keys);
+
+static const char *const later_keys[] = {
+    "jwt_algorithm", "jwt_key_file", "api_keys_file",       "tls_cert_file",         "tls_key_file",
+    "cors_origins",  "webhook_url",  "webhook_secret_file", "webhook_allow_private",
+};
+
+static bool is_name(const char *s, const char *name, size_t len) {
+  return strlen(s) == len && memcmp(s, name, len) == 0;
+}
+
+const struct config_key *config_key_find(const char *name, size_t len) {
+  for (size_t i = 0; i < config_key_count; i++) {
+    if (is_name(config_keys[i].name, name, len))
+      return &config_keys[i];
+  }
+  return NULL;
+}
+
+bool config_key_is_later(const char *name, size_t len) {
+  for (size_t i = 0; i < ARRAY_LEN(later_keys); i++) {
+    if (is_name(later_keys[i], name, len))
+      return true;
+  }
+  return false;
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "db/epoch.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // a leaf
+static char current[EPOCH_SIZE];
+static atomic_uint generation;
+
+void epoch_get(char out[EPOCH_SIZE]) {
+  pthread_mutex_lock(&lock);
+  memcpy(out, current, EPOCH_SIZE);
+  pthread_mutex_unlock(&lock);
+}
+
+bool epoch_set(const char *epoch) {
+  size_t len = strlen(epoch);
+  if (len >= EPOCH_SIZE)
+    len = EPOCH_SIZE - 1;
+  pthread_mutex_lock(&lock);
+  bool changed = current[0] != '\0' && (strncmp(current, epoch, len) != 0 || current[len] != '\0');
+  memset(current, 0, sizeof current);
+  memcpy(current, epoch, len);
+  if (changed)
+    atomic_fetch_add(&generation, 1);
+  pthread_mutex_unlock(&lock);
+  return changed;
+}
+
+unsigned epoch_generation(void) {
+  return atomic_load(&generation);
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "http/acceptor.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "base/rand.h"
+#include "http/lifecycle.h"
+#include "http/peers.h"
+
+#define BACKLOG 4096
+/// Pause when the process or the system has no descriptor left.
+#define PAUSE_MS 100
+/// The same complaint is not logged more often than this.
+#define COMPLAINT_US 5000000
+
+struct acceptor {
+  const struct service *service;
+  struct worker *const *workers;
+  unsigned n_workers, next;
+  int listen_fd, stop_fd;
+  pthread_t thread;
+  int64_t complained_us;
+};
+
+/// @return whether it is time for another complaint
+static bool may_complain(struct acceptor *a) {
+  int64_t now_us = clock_mono_us();
+  if (a->complained_us != 0 && now_us - a->complained_us < COMPLAINT_US)
+    return false;
+  a->complained_us = now_us;
+  return true;
+}
+
+/// Says 503 without reading and without waiting, and closes.
+static void turn_away(int fd) {
+  static const char body[] = "{\"type\":\"urn:stillhere:problem:too_many_connections\",\"title\":\"Service Unavailable\","
+                             "\"status\":503,\"code\":\"too_many_connections\","
+                             "\"detail\":\"this server has as many connections as it takes\"}";
+  char reply[640];
+  int len = snprintf(reply, sizeof reply,
+                     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n"
+                     "Cache-Control: no-store\r\nRetry-After: %d\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
+                     1 + (int)rand_below(3), sizeof body - 1, body);
+  (void)send(fd, reply, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)shutdown(fd, SHUT_WR);
+  // What has arrived is taken out: a close with unread data sends a reset, which can overtake the reply.
+  char request[4096];
+  (void)recv(fd, request, sizeof request, MSG_DONTWAIT);
+  (void)close(fd);
+}
+
+static void deal(struct acceptor *a, int fd, const struct sockaddr *addr, socklen_t len) {
+  struct lifecycle *lifecycle = a->service->lifecycle;
+  if (atomic_load(&lifecycle->connections) >= a->service->config->max_connections ||
+      !peers_enter(lifecycle->peers, addr)) {
+    turn_away(fd);
+    if (may_complain(a))
+      log_warning("connections are turned away: max_connections or max_connections_per_ip is reached");
+    return;
+  }
+  int on = 1;
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  atomic_fetch_add(&lifecycle->connections, 1);
+  metric_add(METRIC_CONNECTIONS, 1);
+  worker_adopt(a->workers[a->next], fd, addr, len);
+  a->next = (a->next + 1) % a->n_workers;
+}
+
+/// @return false when there is nothing more to accept now
+static bool accept_one(struct acceptor *a) {
+  struct sockaddr_storage addr = {0};
+  socklen_t len = sizeof addr;
+  int fd = accept4(a->listen_fd, (struct sockaddr *)&addr, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd >= 0) {
+    deal(a, fd, (const struct sockaddr *)&addr, len);
+    return true;
+  }
+  if (errno == EAGAIN || errno == EWOULDBLOCK)
+    return false;
+  if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+    if (may_complain(a))
+      log_error("connections cannot be accepted: %s", strerror(errno));
+    struct pollfd stop = {.fd = a->stop_fd, .events = POLLIN};
+    (void)poll(&stop, 1, PAUSE_MS); // the socket stays readable: without a pause this would spin
+    return false;
+  }
+  return true; // EINTR, ECONNABORTED and errors of that one connection
+}
+
+static void *acceptor_main(void *arg) {
+  struct acceptor *a = arg;
+  struct pollfd fds[2] = {{.fd = a->listen_fd, .events = POLLIN}, {.fd = a->stop_fd, .events = POLLIN}};
+  do {
+    if (poll(fds, 2, -1) < 0)
+      continue;
+    for (int i = 0; i < BACKLOG && accept_one(a); i++)
+      continue;
+  } while (fds[1].revents == 0);
+  return NULL;
+}
+
+static int listen_on(const struct addrinfo *address) {
+  int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0)
+    return -1;
+  int on = 1;
+  (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
+    return fd;
+  int error = errno;
+  (void)close(fd);
+  errno = error;
+  return -1;
+}
+
+/// @return a listening socket, or -1 (logged)
+static int open_socket(const char *listen_text) {
+  char host[256], port[6];
+  if (!listen_split(listen_text, host, port)) {
+    log_error("listen: '%s' is not HOST:PORT", listen_text);
+    return -1;
+  }
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
+  int error = getaddrinfo(host[0] != '\0' ? host : NULL, port, &hints, &list);
+  if (error != 0) {
+    log_error("cannot listen on %s: %s", listen_text, gai_strerror(error));
+    return -1;
+  }
+  int fd = -1;
+  for (const struct addrinfo *address = list; address != NULL && fd < 0; address = address->ai_next)
+    fd = listen_on(address);
+  if (fd < 0)
+    log_error("cannot listen on %s: %s", listen_text, strerror(errno));
+  freeaddrinfo(list);
+  return fd;
+}
+
+/// The ready line, with the port that the kernel chose where the configuration says 0.
+static void announce(int fd) {
+  struct sockaddr_storage addr = {0};
+  socklen_t len = sizeof addr;
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  if (getsockname(fd, (struct sockaddr *)&addr, &len) == 0 &&
+      getnameinfo((struct sockaddr *)&addr, len, host, sizeof host, port, sizeof port,
+                  NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+    log_info(addr.ss_family == AF_INET6 ? "listening on [%s]:%s" : "listening on %s:%s", host, port);
+}
+
+struct acceptor *acceptor_start(const struct service *service, struct worker *const *workers, unsigned n_workers) {
+  struct acceptor *a = calloc(1, sizeof *a);
+  if (a == NULL)
+    return NULL;
+  *a = (struct acceptor){.service = service, .workers = workers, .n_workers = n_workers, .stop_fd = -1};
+  a->listen_fd = open_socket(service->config->listen);
+  if (a->listen_fd >= 0)
+    a->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (a->stop_fd >= 0) {
+    errno = pthread_create(&a->thread, NULL, acceptor_main, a);
+    if (errno == 0) {
+      announce(a->listen_fd);
+      return a;
+    }
+  }
+  if (a->listen_fd >= 0) {
+    log_error("the acceptor does not start: %s", strerror(errno));
+    (void)close(a->listen_fd);
+  }
+  if (a->stop_fd >= 0)
+    (void)close(a->stop_fd);
+  free(a);
+  return NULL;
+}
+
+void acceptor_stop(struct acceptor *a) {
+  if (a == NULL)
+    return;
+  uint64_t one = 1;
+  while (write(a->stop_fd, &one, sizeof one) < 0 && errno == EINTR)
+    continue;
+  (void)pthread_join(a->thread, NULL);
+  (void)close(a->listen_fd);
+  (void)close(a->stop_fd);
+  free(a);
+}

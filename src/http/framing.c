@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/rand.h"
+#include "base/strict.h"
+#include "http/inside.h"
+
+/// What is gathered while the headers are walked through.
+struct headers {
+  int hosts, lengths, codings, ids, encodings;
+  const char *length, *coding, *id, *encoding;
+  bool odd_name, folded;
+};
+
+/// RFC 9110 token characters.
+static bool is_token(const char *s) {
+  if (*s == '\0')
+    return false;
+  for (; *s != '\0'; s++) {
+    char c = *s;
+    bool alphanumeric = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+    if (!alphanumeric && strchr("!#$%&'*+-.^_`|~", c) == NULL)
+      return false;
+  }
+  return true;
+}
+
+static enum MHD_Result gather(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
+  (void)kind;
+  struct headers *h = cls;
+  if (value == NULL)
+    value = "";
+  if (!is_token(name))
+    h->odd_name = true;
+#if MHD_VERSION < 0x00097700
+  // A line that continues the header before it is appended to that header's *name* by these versions, in a copy further
+  // up in the connection's memory; of an ordinary header the value follows the name.
+  if ((uintptr_t)value < (uintptr_t)name)
+    h->folded = true;
+#endif
+  if (strcasecmp(name, "Host") == 0) {
+    h->hosts++;
+  } else if (strcasecmp(name, "Content-Length") == 0) {
+    h->lengths++;
+    h->length = value;
+  } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
+    h->codings++;
+    h->coding = value;
+  } else if (strcasecmp(name, "Content-Encoding") == 0) {
+    h->encodings++;
+    h->encoding = value;
+  } else if (strcasecmp(name, "X-Request-Id") == 0) {
+    h->ids++;
+    h->id = value;
+  }
+  return MHD_YES;
+}
+
+static void refuse(struct framing *f, int status, const char *code, const char *detail) {
+  if (f->status == 0) {
+    f->status = status;
+    f->code = code;
+    f->detail = detail;
+  }
+}
+
+static void judge_body(const struct headers *h, bool http_1_0, struct framing *f) {
+  if (h->lengths > 1)
+    refuse(f, 400, "bad_framing", "there is more than one Content-Length");
+  else if (h->lengths == 1 && h->codings > 0)
+    refuse(f, 400, "bad_framing", "Content-Length and Transfer-Encoding exclude each other");
+  else if (h->lengths == 1 && !strict_int(h->length, strlen(h->length), 0, INT64_MAX, &f->length))
+    refuse(f, 400, "bad_framing", "Content-Length is not a plain number");
+  else if (h->codings > 1 || (h->codings == 1 && http_1_0))
+    refuse(f, 400, "bad_framing", "there is more than one Transfer-Encoding, or one in HTTP/1.0");
+  else if (h->codings == 1 && strcasecmp(h->coding, "chunked") != 0)
+    refuse(f, 501, "unsupported_transfer_coding", "the only transfer coding that is understood is chunked");
+}
+
+void framing_read(struct request *r, const char *version, struct framing *framing) {
+  struct headers h = {0};
+  (void)MHD_get_connection_values(r->connection, MHD_HEADER_KIND, gather, &h);
+  *framing = (struct framing){.has_body = h.codings > 0 || (h.lengths > 0 && strcmp(h.length, "0") != 0)};
+  if (h.ids == 1 && request_id_sane(h.id, strlen(h.id)))
+    (void)snprintf(r->id, sizeof r->id, "%s", h.id);
+  if (h.encodings > 0)
+    (void)snprintf(r->content_encoding, sizeof r->content_encoding, "%s", h.encodings == 1 ? h.encoding : "several");
+
+  bool http_1_0 = strcmp(version, "HTTP/1.0") == 0;
+  judge_body(&h, http_1_0, framing);
+  if (h.folded)
+    refuse(framing, 400, "bad_framing", "a header continues on a second line");
+  if (h.odd_name)
+    refuse(framing, 400, "bad_framing", "a header's name contains a character that is not allowed");
+  if (h.hosts > 1 || (h.hosts == 0 && !http_1_0))
+    refuse(framing, 400, "bad_framing", "there must be exactly one Host header");
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// The handlers that the table of routes (route.c) names. Each is called once its whole request has arrived.
+#ifndef SH_HTTP_HANDLERS_H
+#define SH_HTTP_HANDLERS_H
+
+#include "http/request.h"
+
+enum request_verdict h_lease_put(struct request *r);    ///< PUT /leases
+enum request_verdict h_lease_delete(struct request *r); ///< DELETE /rooms/{room}/leases/{user}/{session}
+enum request_verdict h_presence_get(struct request *r); ///< GET /rooms/{room}/presence
+enum request_verdict h_leases_get(struct request *r);   ///< GET /rooms/{room}/leases
+enum request_verdict h_rooms_get(struct request *r);    ///< GET /rooms
+enum request_verdict h_healthz(struct request *r);      ///< GET /healthz
+enum request_verdict h_readyz(struct request *r);       ///< GET /readyz
+enum request_verdict h_metrics(struct request *r);      ///< GET /metrics
+
+#endif

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "http/lease_reply.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/jsonout.h"
+#include "base/rand.h"
+#include "db/epoch.h"
+
+/// A client renews after a third of its time, less up to a fifth of that, so that those who started together drift
+/// apart. A lease that was not extended (already applied) has less left than its ttl.
+static int64_t renew_after_ms(const struct lease *lease) {
+  int64_t left_ms = (lease->expires_at_us - clock_db_us()) / 1000;
+  int64_t span_ms = left_ms < lease->ttl_ms ? left_ms : lease->ttl_ms;
+  return span_ms > 0 ? jitter_down(span_ms / 3, 5) : 0;
+}
+
+static void add_lease(struct buf *b, const struct lease *lease) {
+  const char *meta = lease->meta != NULL ? lease->meta : "{}";
+  jo_key(b, "lease");
+  jo_object(b);
+  jo_kstr(b, "room_id", lease->key.room_id);
+  jo_kstr(b, "user_id", lease->key.user_id);
+  jo_kstr(b, "session_id", lease->key.session_id);
+  jo_kint(b, "revision", lease->revision);
+  jo_kint(b, "ttl_ms", lease->ttl_ms);
+  jo_ktime(b, "granted_at", lease->granted_at_us);
+  jo_ktime(b, "renewed_at", lease->renewed_at_us);
+  jo_ktime(b, "expires_at", lease->expires_at_us);
+  jo_key(b, "meta");
+  jo_raw(b, meta, strlen(meta));
+  jo_object_end(b);
+}
+
+static void open_success(struct buf *b, const struct op *op, const char *request_id) {
+  char epoch[EPOCH_SIZE];
+  epoch_get(epoch);
+  jo_object(b);
+  jo_kstr(b, "decision", decision_name(op->decision));
+  if (op->kind == OP_HEARTBEAT) {
+    jo_kbool(b, "granted", op->granted);
+    add_lease(b, &op->lease);
+  } else {
+    jo_kstr(b, "event_id", op->event_id);
+    jo_kint(b, "stored_revision", op->stored_revision);
+  }
+  jo_kstr(b, "epoch", epoch);
+  if (op->kind == OP_HEARTBEAT) {
+    jo_kint(b, "room_revision", op->room_revision);
+    jo_kint(b, "renew_after_ms", renew_after_ms(&op->lease));
+  } else if (op->room_revision > 0) {
+    jo_kint(b, "room_revision", op->room_revision);
+  }
+  jo_ktime(b, "server_time", clock_db_us());
+  jo_kstr(b, "request_id", request_id);
+}
+
+static const char *explain(const struct op *op) {
+  switch (op->decision) {
+  case DECISION_IGNORED_OLD_REVISION:
+    return "a newer revision of this lease is stored; send one above stored_revision";
+  case DECISION_SESSION_CLOSED:
+    return "this session was closed; send a revision above stored_revision, or use a new session_id";
+  case DECISION_MEMBERSHIP_REVOKED:
+    return "this user's membership of the room was revoked";
+  case DECISION_NOT_A_MEMBER:
+    return "this room is for members, and this user is none";
+  case DECISION_NOT_FOUND:
+    return "there is no such lease, and none is remembered";
+  case DECISION_NONE:
+  case DECISION_ACCEPTED:
+  case DECISION_ALREADY_APPLIED:
+    break;
+  }
+  return "the database did not answer in time; try again";
+}
+
+int lease_reply_open(struct buf *b, const struct op *op, const char *request_id) {
+  int status = decision_status(op->decision);
+  if (status == 200) {
+    open_success(b, op, request_id);
+    return status;
+  }
+  problem_open(b, status, decision_name(op->decision), NULL, explain(op), request_id);
+  if (op->decision != DECISION_NONE) {
+    jo_kstr(b, "decision", decision_name(op->decision));
+    if (op->stored_revision > 0) {
+      jo_kint(b, "stored_revision", op->stored_revision);
+    }
+  }
+  return status;
+}
+
+void lease_reply_send(struct request *r, const struct op *op, const struct buf *members) {
+  struct buf b = {0};
+  int status = lease_reply_open(&b, op, r->id);
+  if (status == 503) {
+    buf_free(&b);
+    request_unavailable(r, explain(op));
+    return;
+  }
+  if (members != NULL) {
+    buf_add(&b, members->data, members->len);
+  }
+  jo_object_end(&b);
+  struct reply_headers headers = {.content_type = status == 200 ? "application/json" : "application/problem+json"};
+  request_reply_json(r, status, &b, &headers);
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdlib.h>
+#include <string.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+#include <utlist.h>
+
+#include "base/metric.h"
+#include "http/inside.h"
+
+struct room_watch {
+  struct request *first;
+  UT_hash_handle hh;
+  char room_id[];
+};
+
+/// Takes the request out of the waiting ones and has it resumed in the next turn of the loop.
+static void release(struct worker_loop *loop, struct request *r, enum request_phase phase) {
+  r->phase = phase;
+  heap_remove(&loop->waits, &r->deadline);
+  DL_DELETE2(loop->parked, r, prev, next);
+  DL_APPEND2(loop->woken, r, prev, next);
+  r->to_resume = true;
+}
+
+void park_taken(struct request *r) {
+  if (r->to_resume)
+    DL_DELETE2(r->conn->loop->woken, r, prev, next);
+  r->to_resume = false;
+}
+
+void request_park(struct request *r, int64_t deadline_us,
+                  enum request_verdict (*resumed)(struct request *r, enum wake_reason reason)) {
+  struct worker_loop *loop = r->conn->loop;
+  r->resumed = resumed;
+  r->phase = PHASE_PARKED;
+  conn_set_deadline(r->conn, INT64_MAX);
+  DL_APPEND2(loop->parked, r, prev, next);
+  if (loop->aborting)
+    release(loop, r, PHASE_ABORTED);
+  else if (!heap_add(&loop->waits, &r->deadline, deadline_us))
+    request_wake(r, WAKE_DEADLINE);
+  else if (r->conn->client_closed && !r->told_gone)
+    request_wake(r, WAKE_GONE);
+  else if (loop->draining && !r->told_draining)
+    request_wake(r, WAKE_DRAINING);
+}
+
+// Not in request_park(), but one call later. Only a connection that was left without reply and without suspension for
+// one turn is marked by libmicrohttpd as waiting for the application. Otherwise it is still marked as reading, is read
+// from when it is resumed, and a client that has half-closed loses its answer (and everyone pays for a vain recv()).
+void park_suspend(struct request *r) {
+  MHD_suspend_connection(r->connection);
+  r->suspended = true;
+}
+
+void request_wake(struct request *r, enum wake_reason reason) {
+  if (r->phase != PHASE_PARKED)
+    return;
+  if (reason == WAKE_GONE)
+    r->told_gone = true;
+  else if (reason == WAKE_DRAINING)
+    r->told_draining = true;
+  r->reason = reason;
+  release(r->conn->loop, r, PHASE_WOKEN);
+}
+
+void park_resume(struct worker_loop *loop) {
+  struct request *r, *tmp;
+  DL_FOREACH_SAFE2(loop->woken, r, tmp, next) {
+    park_taken(r);
+    if (r->suspended)
+      MHD_resume_connection(r->connection);
+    r->suspended = false;
+  }
+}
+
+void park_expire(struct worker_loop *loop, int64_t now_us) {
+  struct heap_node *node;
+  while ((node = heap_first(&loop->waits)) != NULL && node->due_us <= now_us)
+    request_wake(CONTAINER_OF(node, struct request, deadline), WAKE_DEADLINE);
+}
+
+void park_wake_all(struct worker_loop *loop, enum wake_reason reason) {
+  struct request *r, *tmp;
+  DL_FOREACH_SAFE2(loop->parked, r, tmp, next)
+    request_wake(r, reason);
+}
+
+void park_abort(struct worker_loop *loop) {
+  struct request *r, *tmp;
+  DL_FOREACH_SAFE2(loop->parked, r, tmp, next)
+    release(loop, r, PHASE_ABORTED);
+}
+
+bool request_watch(struct request *r, const char *room_id) {
+  struct worker_loop *loop = r->conn->loop;
+  if (r->watch != NULL && strcmp(r->watch->room_id, room_id) == 0)
+    return true;
+  request_unwatch(r);
+  size_t len = strlen(room_id);
+  struct room_watch *watch;
+  HASH_FIND(hh, loop->rooms, room_id, len, watch);
+  if (watch == NULL) {
+    watch = calloc(1, sizeof *watch + len + 1);
+    if (watch == NULL)
+      return false;
+    memcpy(watch->room_id, room_id, len + 1);
+    HASH_ADD_KEYPTR(hh, loop->rooms, watch->room_id, len, watch);
+    if (watch->hh.tbl == NULL) { // the map had no memory for it
+      free(watch);
+      return false;
+    }
+  }
+  DL_APPEND2(watch->first, r, watch_prev, watch_next);
+  r->watch = watch;
+  return true;
+}
+
+void request_unwatch(struct request *r) {
+  struct room_watch *watch = r->watch;
+  if (watch == NULL)
+    return;
+  struct worker_loop *loop = r->conn->loop;
+  r->watch = NULL;
+  DL_DELETE2(watch->first, r, watch_prev, watch_next);
+  if (watch->first != NULL)
+    return;
+  HASH_DEL(loop->rooms, watch);
+  tail_unwatch(loop->worker->service->tail, loop->worker->id, watch->room_id);
+  free(watch);
+}
+
+void park_room_woken(void *ctx, const char *room_id) {
+  struct worker *worker = ctx;
+  struct worker_loop *loop = worker->loop;
+  struct room_watch *watch;
+  HASH_FIND_STR(loop->rooms, room_id, watch);
+  if (watch == NULL)
+    return;
+  metric_add(METRIC_WAKES, 1);
+  struct request *r;
+  DL_FOREACH2(watch->first, r, watch_next)
+    request_wake(r, WAKE_ROOM);
+}
+
+bool request_count_waiting(struct request *r) {
+  if (r->counted_waiting)
+    return true;
+  const struct service *service = r->worker->service;
+  if (atomic_fetch_add(&service->lifecycle->waiting, 1) >= service->config->longpoll_max_waiting) {
+    atomic_fetch_sub(&service->lifecycle->waiting, 1);
+    return false;
+  }
+  r->counted_waiting = true;
+  metric_add(METRIC_LONGPOLL_WAITING, 1);
+  return true;
+}
+
+void park_forget(struct request *r) {
+  // Parked still: the connection broke before it was suspended.
+  if (r->phase == PHASE_PARKED)
+    release(r->conn->loop, r, PHASE_ABORTED);
+  park_taken(r);
+  request_unwatch(r);
+  if (!r->counted_waiting)
+    return;
+  r->counted_waiting = false;
+  atomic_fetch_sub(&r->worker->service->lifecycle->waiting, 1);
+  metric_add(METRIC_LONGPOLL_WAITING, -1);
+}

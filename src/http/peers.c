@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "http/peers.h"
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+struct peer {
+  uint64_t key;
+  int count;
+  UT_hash_handle hh;
+};
+
+struct peers {
+  pthread_mutex_t lock; ///< a leaf
+  int limit;
+  struct peer *map;
+};
+
+struct peers *peers_new(int limit) {
+  struct peers *peers = calloc(1, sizeof *peers);
+  if (peers == NULL)
+    return NULL;
+  if (pthread_mutex_init(&peers->lock, NULL) != 0) {
+    free(peers);
+    return NULL;
+  }
+  peers->limit = limit;
+  return peers;
+}
+
+void peers_free(struct peers *peers) {
+  if (peers == NULL)
+    return;
+  struct peer *peer, *next;
+  HASH_ITER(hh, peers->map, peer, next) {
+    HASH_DEL(peers->map, peer);
+    free(peer);
+  }
+  pthread_mutex_destroy(&peers->lock);
+  free(peers);
+}
+
+/// The address as a number: an IPv4 address (also one mapped into IPv6) as it is, of an IPv6 address the upper half.
+/// The two cannot meet: the upper half of a routed IPv6 address has bits above the lowest 32.
+static uint64_t peer_key(const struct sockaddr *addr) {
+  uint64_t key = 0;
+  if (addr->sa_family == AF_INET) {
+    struct sockaddr_in in;
+    memcpy(&in, addr, sizeof in);
+    return ntohl(in.sin_addr.s_addr);
+  }
+  if (addr->sa_family == AF_INET6) {
+    struct sockaddr_in6 in6;
+    memcpy(&in6, addr, sizeof in6);
+    const unsigned char *bytes = in6.sin6_addr.s6_addr;
+    int from = IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr) ? 12 : 0, to = from == 12 ? 16 : 8;
+    for (int i = from; i < to; i++)
+      key = key << 8 | bytes[i];
+  }
+  return key;
+}
+
+bool peers_enter(struct peers *peers, const struct sockaddr *addr) {
+  if (peers == NULL)
+    return true;
+  uint64_t key = peer_key(addr);
+  bool ok = false;
+  pthread_mutex_lock(&peers->lock);
+  struct peer *peer;
+  HASH_FIND(hh, peers->map, &key, sizeof key, peer);
+  if (peer == NULL && (peer = calloc(1, sizeof *peer)) != NULL) {
+    peer->key = key;
+    HASH_ADD(hh, peers->map, key, sizeof peer->key, peer);
+    if (peer->hh.tbl == NULL) { // the map had no memory for it
+      free(peer);
+      peer = NULL;
+    }
+  }
+  if (peer != NULL && peer->count < peers->limit) {
+    peer->count++;
+    ok = true;
+  }
+  pthread_mutex_unlock(&peers->lock);
+  return ok;
+}
+
+void peers_leave(struct peers *peers, const struct sockaddr *addr) {
+  if (peers == NULL)
+    return;
+  uint64_t key = peer_key(addr);
+  pthread_mutex_lock(&peers->lock);
+  struct peer *peer;
+  HASH_FIND(hh, peers->map, &key, sizeof key, peer);
+  if (peer != NULL && --peer->count == 0) {
+    HASH_DEL(peers->map, peer);
+    free(peer);
+  }
+  pthread_mutex_unlock(&peers->lock);
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "http/write_request.h"
+
+#include "http/worker.h"
+
+static void request_gone(void *state) {
+  struct write_request *w = state;
+  w->request = NULL;
+  if (!w->pending) {
+    w->free(w);
+  }
+}
+
+void write_request_attach(struct write_request *w, struct request *r, void (*free)(struct write_request *w)) {
+  w->request = r;
+  w->free = free;
+  r->state = w;
+  r->free_state = request_gone;
+}
+
+/// In the worker's thread, by its mailbox.
+static void delivered(struct mail *mail) {
+  struct write_job *job = CONTAINER_OF(mail, struct write_job, mail);
+  struct write_request *w = CONTAINER_OF(job, struct write_request, job);
+  w->pending = false;
+  if (w->request == NULL) {
+    w->free(w);
+  } else {
+    request_wake(w->request, WAKE_DONE);
+  }
+}
+
+bool write_request_submit(struct write_request *w, struct op **ops, size_t n,
+                          enum request_verdict (*resumed)(struct request *r, enum wake_reason reason)) {
+  struct request *r = w->request;
+  w->job = (struct write_job){
+      .mail = {.deliver = delivered},
+      .reply_to = &r->worker->mailbox,
+      .ops = ops,
+      .n_ops = n,
+      .deadline_us = r->arrived_us + WRITE_WAIT_US,
+  };
+  // Parked first: the mail can only be delivered by this thread, in a later turn of its loop.
+  w->pending = writer_submit(r->worker->service->writer, &w->job);
+  if (!w->pending) {
+    request_unavailable(r, "more heartbeats are queued than the database takes; try again");
+    return false;
+  }
+  request_park(r, w->job.deadline_us, resumed);
+  return true;
+}
+
+bool write_request_decided(struct write_request *w, enum wake_reason reason, enum request_verdict *verdict) {
+  if (!w->pending) {
+    return true;
+  }
+  if (reason == WAKE_DEADLINE) {
+    request_unavailable(w->request, "the database did not answer in time; try again");
+    *verdict = REQUEST_DONE;
+    return false;
+  }
+  // The client half-closed or the server drains: what is under way is still answered.
+  request_park(w->request, w->job.deadline_us, w->request->resumed);
+  *verdict = REQUEST_PARKED;
+  return false;
+}

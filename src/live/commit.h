@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// Runs a batch of ops as one transaction and tells everybody who must know: the tail, the decision log, the metrics
+/// and, last, those who asked. Used by the writer and its stragglers, each with a connection of its own.
+#ifndef SH_LIVE_COMMIT_H
+#define SH_LIVE_COMMIT_H
+
+#include "live/writer.h"
+
+/// An op and the job that it is part of.
+struct op_ref {
+  struct write_job *job;
+  struct op *op;
+};
+
+/// Runs ops of one kind. On DB_OK they are answered, and the refs must not be used any more. Otherwise they are still
+/// the caller's, and nothing was told to anybody.
+enum db_status commit_batch(const struct writer_options *options, struct db *db, const struct op_ref *refs, size_t n);
+
+/// Tells the tail, the decision log and the metrics what a committed transaction wrote; the sweeper does so too. The
+/// tail takes over the events' strings.
+void commit_tell(struct tail *tail, struct decision_log *log, struct written *written);
+
+/// Answers ops undecided (503): the client can try again. The refs must not be used any more.
+void commit_give_back(const struct writer_options *options, const struct op_ref *refs, size_t n);
+
+#endif

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "live/sweeper.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "live/commit.h"
+#include "store/sweep.h"
+
+/// Overdue leases that one look lists at most.
+#define LIST_MAX 5000
+
+/// Milliseconds between two rounds of retention.
+#define RETENTION_INTERVAL_MS 5000
+
+/// Where nothing can be due for long, look all the same after this many sweep intervals: somebody may have changed the
+/// table by hand.
+#define IDLE_INTERVALS 2
+
+struct sweeper {
+  struct sweeper_options options;
+  struct db *db;
+  pthread_t thread;
+  int64_t retention_due_us; ///< monotonic
+
+  pthread_mutex_t lock; ///< stopping; a leaf
+  pthread_cond_t wake;
+  bool stopping;
+};
+
+static bool stopping(struct sweeper *s) {
+  pthread_mutex_lock(&s->lock);
+  bool yes = s->stopping;
+  pthread_mutex_unlock(&s->lock);
+  return yes;
+}
+
+/// Ends the listed leases. What cannot be ended in one transaction (a locked room, a broken row) is halved until the
+/// culprit stands alone; that one is left for the next sweep. @return false when the database is away
+static bool expire(struct sweeper *s, const struct overdue *list, size_t n) {
+  struct written written = {0};
+  enum db_status status = sweep_expire(s->db, list, n, &written);
+  if (status == DB_OK) {
+    commit_tell(s->options.tail, s->options.log, &written);
+  }
+  written_clear(&written);
+  switch (status) {
+  case DB_OK:
+    return true;
+  case DB_LOST:
+    return false;
+  case DB_LOCKED:
+  case DB_FAILED:
+  case DB_RETRY:
+    break;
+  }
+  if (n > 1) {
+    return expire(s, list, n / 2) && expire(s, list + n / 2, n - n / 2);
+  }
+  log_warning("sweeper: a lease in room \"%s\" could not be ended now (%s)", list->room_id,
+              status == DB_LOCKED ? "its room is locked" : "database error");
+  return true;
+}
+
+/// One look and all that it finds. @param[out] next_us when the next lease may run out, database clock
+/// @param[out] more whether the list was full. @return false when the database is away
+static bool sweep(struct sweeper *s, int64_t *next_us, bool *more) {
+  struct overdue *list;
+  size_t n;
+  *more = false;
+  if (sweep_overdue(s->db, LIST_MAX, &list, &n, next_us) != DB_OK) {
+    return false;
+  }
+  bool ok = true;
+  for (size_t i = 0; ok && i < n && !stopping(s); i += SWEEP_BATCH_MAX) {
+    ok = expire(s, list + i, n - i < SWEEP_BATCH_MAX ? n - i : SWEEP_BATCH_MAX);
+  }
+  overdue_free(list, n);
+  *more = n == LIST_MAX;
+  return ok;
+}
+
+static void retain(struct sweeper *s) {
+  if (clock_mono_us() < s->retention_due_us) {
+    return;
+  }
+  bool more = false;
+  const struct sweeper_options *o = &s->options;
+  enum db_status status =
+      sweep_retention(s->db, o->event_retention_ms, o->event_retention_count, o->tombstone_retention_ms, &more);
+  if (status != DB_OK || !more) {
+    s->retention_due_us = clock_mono_us() + RETENTION_INTERVAL_MS * 1000L;
+  }
+}
+
+/// How long nothing can be due: until the first expiry that was seen, or that of a lease granted or shortened from now
+/// on; but at least the interval, so that a stream of expiries is taken in batches.
+static int64_t pause_ms(const struct sweeper *s, int64_t next_us) {
+  int64_t interval = s->options.sweep_interval_ms;
+  int64_t idle = s->options.ttl_min_ms;
+  if (next_us != TIME_INFINITY) {
+    int64_t until = (next_us - clock_db_us()) / 1000 + 1;
+    idle = until < idle ? until : idle;
+  }
+  int64_t longest = interval * IDLE_INTERVALS;
+  idle = idle < longest ? idle : longest;
+  return idle > interval ? idle : interval;
+}
+
+static void wait(struct sweeper *s, int64_t ms) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_sec += ms / 1000;
+  until.tv_nsec += ms % 1000 * 1000000L;
+  if (until.tv_nsec >= 1000000000L) {
+    until.tv_sec++;
+    until.tv_nsec -= 1000000000L;
+  }
+  pthread_mutex_lock(&s->lock);
+  while (!s->stopping && pthread_cond_timedwait(&s->wake, &s->lock, &until) == 0) {
+  }
+  pthread_mutex_unlock(&s->lock);
+}
+
+static void *sweeper_main(void *arg) {
+  struct sweeper *s = arg;
+  while (!stopping(s)) {
+    int64_t next_us = TIME_INFINITY;
+    bool more = false;
+    bool up = db_connect(s->db) == DB_OK && sweep(s, &next_us, &more);
+    if (up) {
+      retain(s);
+    }
+    if (!up || !more) {
+      wait(s, up ? pause_ms(s, next_us) : 100);
+    }
+  }
+  return NULL;
+}
+
+struct sweeper *sweeper_start(const struct sweeper_options *options) {
+  struct sweeper *s = calloc(1, sizeof *s);
+  if (s == NULL) {
+    return NULL;
+  }
+  s->options = *options;
+  s->db = db_new(options->db);
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_mutex_init(&s->lock, NULL);
+  pthread_cond_init(&s->wake, &attr);
+  pthread_condattr_destroy(&attr);
+  if (s->db == NULL || pthread_create(&s->thread, NULL, sweeper_main, s) != 0) {
+    db_free(s->db);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+    return NULL;
+  }
+  return s;
+}
+
+void sweeper_stop(struct sweeper *sweeper) {
+  if (sweeper == NULL) {
+    return;
+  }
+  pthread_mutex_lock(&sweeper->lock);
+  sweeper->stopping = true;
+  pthread_cond_signal(&sweeper->wake);
+  pthread_mutex_unlock(&sweeper->lock);
+  pthread_join(sweeper->thread, NULL);
+  db_free(sweeper->db);
+  pthread_cond_destroy(&sweeper->wake);
+  pthread_mutex_destroy(&sweeper->lock);
+  free(sweeper);
+}

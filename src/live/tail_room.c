@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "live/tail_private.h"
+
+#define RING_FIRST_CAP 16
+
+// A full shard looks at so many of its longest unasked rooms for one that nobody waits in.
+#define EVICT_TRIES 8
+
+struct tail_place tail_lock(struct tail *tail, const char *room_id) {
+  struct tail_place place = {0};
+  unsigned len = (unsigned)strlen(room_id);
+  HASH_VALUE(room_id, len, place.hash);
+  // The high bits: the low ones choose the bucket inside the shard.
+  place.shard = &tail->shards[place.hash >> (32 - TAIL_SHARD_BITS)];
+  pthread_mutex_lock(&place.shard->lock);
+  HASH_FIND_BYHASHVALUE(hh, place.shard->rooms, room_id, len, place.hash, place.room);
+  return place;
+}
+
+bool room_watched(const struct tail_room *room) {
+  return (room->watch | room->load_watch) != 0;
+}
+
+bool room_polled(const struct tail_room *room, int64_t now_us) {
+  return room_watched(room) || now_us - room->asked_us < TAIL_POLLED_US;
+}
+
+// Room for one more in a full shard. Where all who were looked at are waited in, the shard may grow: the number of
+// waiting polls is bounded elsewhere.
+static void make_space(struct tail *tail, struct tail_shard *shard) {
+  size_t max = tail->options.rooms_max / TAIL_SHARDS + 1;
+  if (shard->n < max)
+    return;
+  int tries = EVICT_TRIES;
+  struct tail_room *room, *next;
+  DL_FOREACH_SAFE2(shard->lru, room, next, lru_next) {
+    if (tries-- == 0)
+      return;
+    if (!room_watched(room)) {
+      room_destroy(tail, shard, room);
+      return;
+    }
+  }
+}
+
+struct tail_room *room_create(struct tail *tail, struct tail_place *place, const char *room_id, int64_t now_us) {
+  struct tail_shard *shard = place->shard;
+  make_space(tail, shard);
+  size_t len = strlen(room_id);
+  struct tail_room *room = calloc(1, sizeof *room + len + 1);
+  if (!room)
+    return NULL;
+  memcpy(room->id, room_id, len + 1);
+  room->born_us = room->asked_us = now_us;
+  HASH_ADD_KEYPTR_BYHASHVALUE(hh, shard->rooms, room->id, (unsigned)len, place->hash, room);
+  if (!room->hh.tbl) {
+    free(room);
+    return NULL;
+  }
+  DL_APPEND2(shard->lru, room, lru_prev, lru_next);
+  shard->n++;
+  place->room = room;
+  return room;
+}
+
+static void drop_replies(struct tail_room *room) {
+  for (size_t i = 0; i < TAIL_REPLIES; i++) {
+    body_unref(room->replies[i].body);
+    room->replies[i].body = NULL;
+  }
+}
+
+static void clear_ring(struct tail_room *room) {
+  for (size_t i = 0; i < room->count; i++)
+    free(room->ring[(room->first + i) % room->cap].json);
+  room->first = room->count = 0;
+}
+
+void room_destroy(struct tail *tail, struct tail_shard *shard, struct tail_room *room) {
+  room_unmark_dirty(tail, shard, room);
+  HASH_DELETE(hh, shard->rooms, room);
+  DL_DELETE2(shard->lru, room, lru_prev, lru_next);
+  shard->n--;
+  drop_replies(room);
+  for (int view = 0; view < VIEW_KINDS; view++)
+    body_unref(room->snapshots[view].body);
+  clear_ring(room);
+  free(room->ring);
+  free(room);
+}
+
+void room_mark_dirty(struct tail *tail, struct tail_shard *shard, struct tail_room *room) {
+  if (room->dirty)
+    return;
+  room->dirty = true;
+  DL_APPEND2(shard->dirty, room, dirty_prev, dirty_next);
+  if (atomic_fetch_add(&tail->n_dirty, 1) == 0 && tail->dirty)
+    tail->dirty(tail->dirty_ctx);
+}
+
+void room_unmark_dirty(struct tail *tail, struct tail_shard *shard, struct tail_room *room) {
+  if (!room->dirty)
+    return;
+  room->dirty = false;
+  DL_DELETE2(shard->dirty, room, dirty_prev, dirty_next);
+  atomic_fetch_sub(&tail->n_dirty, 1);
+}
+
+struct wake_mail {
+  struct mail mail;
+  const struct tail_worker *worker;
+  char room_id[];
+};
+
+static void wake_deliver(struct mail *mail) {
+  struct wake_mail *wake = CONTAINER_OF(mail, struct wake_mail, mail);
+  wake->worker->woken(wake->worker->ctx, wake->room_id);
+  free(wake);
+}
+
+void room_wake(struct tail *tail, struct tail_room *room, uint32_t workers) {
+  workers &= room->watch | room->load_watch;
+  if (workers == 0)
+    return;
+  size_t size = strlen(room->id) + 1;
+  for (unsigned id = 0; id < TAIL_WORKERS_MAX; id++) {
+    uint32_t bit = UINT32_C(1) << id;
+    if (!(workers & bit))
+      continue;
+    struct wake_mail *wake = malloc(sizeof *wake + size);
+    if (!wake) {
+      room->wake_lost |= bit; // stays registered; tail_watched() tries again
+      continue;
+    }
+    *wake = (struct wake_mail){.mail.deliver = wake_deliver, .worker = &tail->workers[id]};
+    memcpy(wake->room_id, room->id, size);
+    room->watch &= ~bit;
+    room->load_watch &= ~bit;
+    room->wake_lost &= ~bit;
+    mailbox_post(tail->workers[id].mailbox, &wake->mail);
+  }
+}
+
+void room_raise_known(struct tail_room *room, int64_t revision, int64_t now_us) {
+  if (revision <= room->known)
+    return;
+  room->known = revision;
+  room->known_at_us = now_us;
+}
+
+int64_t room_floor(const struct tail_room *room) {
+  return room->head - (int64_t)room->count;
+}
+
+const struct ring_event *room_event(const struct tail_room *room, int64_t revision) {
+  size_t i = (size_t)(revision - room_floor(room) - 1);
+  return &room->ring[(room->first + i) % room->cap];
+}
+
+void room_restart(struct tail_room *room, int64_t head) {
+  clear_ring(room);
+  drop_replies(room);
+  room->head = head;
+}
+
+static bool ring_grow(struct tail_room *room) {
+  size_t cap = room->cap ? room->cap * 2 : RING_FIRST_CAP;
+  struct ring_event *ring = calloc(cap, sizeof *ring);
+  if (!ring)
+    return false;
+  for (size_t i = 0; i < room->count; i++)
+    ring[i] = room->ring[(room->first + i) % room->cap];
+  free(room->ring);
+  room->ring = ring;
+  room->cap = cap;
+  room->first = 0;
+  return true;
+}
+
+void room_push(const struct tail *tail, struct tail_room *room, enum event_kind kind, char *json) {
+  drop_replies(room);
+  if (room->count >= (size_t)tail->options.events_per_room) {
+    free(room->ring[room->first].json);
+    room->first = (room->first + 1) % room->cap;
+    room->count--;
+  }
+  if (room->count == room->cap && !ring_grow(room)) {
+    free(json);
+    room_restart(room, room->head + 1);
+    return;
+  }
+  room->ring[(room->first + room->count) % room->cap] = (struct ring_event){.json = json, .kind = kind};
+  room->count++;
+  room->head++;
+}
+
+void room_apply(const struct tail *tail, struct tail_room *room, struct room_news *news) {
+  if (!room->loaded) {
+    room_restart(room, news->n_events > 0 ? news->events[0].revision - 1 : news->head);
+    room->loaded = true;
+  }
+  for (size_t i = 0; i < news->n_events; i++) {
+    struct event *e = &news->events[i];
+    if (e->revision <= room->head)
+      continue; // it came by another way meanwhile
+    if (e->revision > room->head + 1)
+      room_restart(room, e->revision - 1); // more than was asked for lies between
+    room_push(tail, room, e->kind, e->json);
+    e->json = NULL;
+  }
+  if (room->head < news->head)
+    room_restart(room, news->head); // the events are pruned already
+}
+
+bool room_fresh(const struct tail *tail, const struct tail_room *room, int64_t asked_us) {
+  if (!room->loaded || room->head < room->known)
+    return false;
+  if (room->checked_at_us >= asked_us)
+    return true;
+  return atomic_load(&tail->listening) && room->checked_at_us >= atomic_load(&tail->listening_since_us);
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// The queue in front of the writer and the thread that empties it. What a batch comes to is in commit.c; ops that run
+// into a lock that somebody holds for long are handed to the stragglers (stragglers.c), so that one locked row holds up
+// nobody else.
+#include "live/writer.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "live/commit.h"
+#include "live/stragglers.h"
+
+/// Pause before a batch is tried again while the database is away. db_connect() paces the attempts themselves.
+#define AWAY_PAUSE_MS 50
+
+struct queue {
+  struct write_job *first, **last;
+};
+
+struct writer {
+  struct writer_options options;
+  struct stragglers *stragglers;
+  pthread_t thread;
+
+  pthread_mutex_t lock; ///< the queues, queued and stopping; a leaf
+  pthread_cond_t more;
+  struct queue queues[2]; ///< by enum op_kind
+  size_t queued;          ///< ops in them
+  bool stopping;
+  int64_t stop_us; ///< monotonic: what is not begun by then is given back
+};
+
+/// A batch that is being put together and run. Owned by the writer's thread.
+struct batch {
+  struct op_ref refs[STORE_BATCH_MAX];
+  size_t n;
+};
+
+bool writer_submit(struct writer *writer, struct write_job *job) {
+  job->next = NULL;
+  job->next_op = 0;
+  atomic_init(&job->undone, job->n_ops);
+  pthread_mutex_lock(&writer->lock);
+  bool fits = !writer->stopping && writer->queued + job->n_ops <= writer->options.max_queued;
+  if (fits) {
+    struct queue *q = &writer->queues[job->ops[0]->kind];
+    *q->last = job;
+    q->last = &job->next;
+    writer->queued += job->n_ops;
+    pthread_cond_signal(&writer->more);
+  }
+  pthread_mutex_unlock(&writer->lock);
+  return fits;
+}
+
+/// Takes ops off one queue, as many as fit. With the lock held.
+static void take(struct writer *w, enum op_kind kind, struct batch *batch) {
+  struct queue *q = &w->queues[kind];
+  while (q->first != NULL && batch->n < STORE_BATCH_MAX) {
+    struct write_job *job = q->first;
+    // Once its last op is taken, the job may be finished, and freed, at any time: unlink it first.
+    while (batch->n < STORE_BATCH_MAX && job->next_op < job->n_ops) {
+      batch->refs[batch->n++] = (struct op_ref){job, job->ops[job->next_op++]};
+      w->queued--;
+    }
+    if (job->next_op == job->n_ops) {
+      q->first = job->next;
+      if (q->first == NULL) {
+        q->last = &q->first;
+      }
+    }
+  }
+}
+
+/// Puts aside what is past its deadline (given back undecided) and what waits for a row that is known to be locked.
+static void filter(struct writer *w, struct batch *batch) {
+  int64_t now_us = clock_mono_us();
+  size_t kept = 0;
+  for (size_t i = 0; i < batch->n; i++) {
+    struct op_ref *ref = &batch->refs[i];
+    if (ref->job->deadline_us <= now_us) {
+      commit_give_back(&w->options, ref, 1);
+    } else if (!stragglers_take_locked(w->stragglers, ref)) {
+      batch->refs[kept++] = *ref;
+    }
+  }
+  batch->n = kept;
+}
+
+/// Runs a batch to its end: committed, handed to the stragglers, or given back.
+static void run(struct writer *w, struct db *db, struct batch *batch) {
+  for (;;) {
+    filter(w, batch);
+    if (batch->n == 0) {
+      return;
+    }
+    enum db_status status = commit_batch(&w->options, db, batch->refs, batch->n);
+    switch (status) {
+    case DB_OK:
+      return;
+    case DB_LOCKED:
+    case DB_FAILED:
+      // One op in it is the reason; singly the others are done at once.
+      stragglers_take(w->stragglers, batch->refs, batch->n);
+      return;
+    case DB_RETRY:
+    case DB_LOST:
+      break;
+    }
+    pthread_mutex_lock(&w->lock);
+    bool give_up = w->stopping && clock_mono_us() >= w->stop_us;
+    pthread_mutex_unlock(&w->lock);
+    if (give_up) {
+      commit_give_back(&w->options, batch->refs, batch->n);
+      return;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = AWAY_PAUSE_MS * 1000000L}, NULL);
+  }
+}
+
+/// Waits for work and takes a batch. @return false when stopping and nothing is left
+static bool next_batch(struct writer *w, struct batch *batch) {
+  batch->n = 0;
+  pthread_mutex_lock(&w->lock);
+  while (w->queued == 0 && !w->stopping) {
+    pthread_cond_wait(&w->more, &w->lock);
+  }
+  take(w, OP_HEARTBEAT, batch);
+  if (batch->n == 0) {
+    take(w, OP_CLOSE, batch);
+  }
+  pthread_mutex_unlock(&w->lock);
+  return batch->n > 0;
+}
+
+/// Closes have a queue of their own, since a batch is of one kind; after each batch of heartbeats it is their turn.
+static void run_closes(struct writer *w, struct db *db, struct batch *batch) {
+  batch->n = 0;
+  pthread_mutex_lock(&w->lock);
+  take(w, OP_CLOSE, batch);
+  pthread_mutex_unlock(&w->lock);
+  run(w, db, batch);
+}
+
+static void *writer_main(void *arg) {
+  struct writer *w = arg;
+  struct db *db = db_new(w->options.db);
+  struct batch *batch = calloc(1, sizeof *batch);
+  if (db == NULL || batch == NULL) {
+    log_error("writer: out of memory");
+    abort();
+  }
+  while (next_batch(w, batch)) {
+    run(w, db, batch);
+    run_closes(w, db, batch);
+  }
+  free(batch);
+  db_free(db);
+  return NULL;
+}
+
+struct writer *writer_start(const struct writer_options *options) {
+  struct writer *w = calloc(1, sizeof *w);
+  if (w == NULL) {
+    return NULL;
+  }
+  w->options = *options;
+  for (int i = 0; i < 2; i++) {
+    w->queues[i].last = &w->queues[i].first;
+  }
+  pthread_mutex_init(&w->lock, NULL);
+  pthread_cond_init(&w->more, NULL);
+  w->stragglers = stragglers_start(&w->options);
+  if (w->stragglers == NULL || pthread_create(&w->thread, NULL, writer_main, w) != 0) {
+    stragglers_stop(w->stragglers, 0);
+    pthread_cond_destroy(&w->more);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+    return NULL;
+  }
+  return w;
+}
+
+void writer_stop(struct writer *writer, int grace_ms) {
+  if (writer == NULL) {
+    return;
+  }
+  pthread_mutex_lock(&writer->lock);
+  writer->stopping = true;
+  writer->stop_us = clock_mono_us() + (int64_t)grace_ms * 1000;
+  pthread_cond_signal(&writer->more);
+  pthread_mutex_unlock(&writer->lock);
+  pthread_join(writer->thread, NULL);
+  stragglers_stop(writer->stragglers, grace_ms);
+  pthread_cond_destroy(&writer->more);
+  pthread_mutex_destroy(&writer->lock);
+  free(writer);
+}

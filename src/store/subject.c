@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/subject.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/renew.h"
+
+#define KEYS_JOIN(alias)                                                                                               \
+  " JOIN unnest($1::text[], $2::text[], $3::text[]) AS i(room_id, user_id, session_id)"                                \
+  " ON " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id AND " alias ".session_id = i.session_id"
+
+#define KEYS_USING(alias)                                                                                              \
+  " USING unnest($1::text[], $2::text[], $3::text[]) AS i(room_id, user_id, session_id)"                               \
+  " WHERE " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id AND " alias ".session_id = i.session_id"
+
+// ORDER BY with FOR UPDATE locks in that order: the lock step runs on the sorted rows.
+static const struct db_stmt leases_stmt = {
+    .name = "leases_lock",
+    .sql = "SELECT " LEASE_COLUMNS ", l.expires_at <= clock_timestamp() FROM stillhere.lease l" KEYS_JOIN("l")
+           " ORDER BY l.room_id, l.user_id, l.session_id FOR UPDATE OF l",
+};
+
+static const struct db_stmt tombstones_stmt = {
+    .name = "tombstones_lock",
+    .sql = "SELECT t.room_id, t.user_id, t.session_id, t.revision, t.reason, t.event_id"
+           " FROM stillhere.tombstone t" KEYS_JOIN("t")
+           " ORDER BY t.room_id, t.user_id, t.session_id FOR UPDATE OF t",
+};
+
+static const struct db_stmt members_stmt = {
+    .name = "members_lock",
+    .sql = "SELECT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
+           " WHERE (m.room_id, m.user_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
+           " ORDER BY m.room_id, m.user_id FOR SHARE OF m",
+};
+
+const struct db_stmt leases_delete_stmt = {
+    .name = "leases_delete",
+    .sql = "DELETE FROM stillhere.lease l" KEYS_USING("l"),
+};
+
+const struct db_stmt tombstones_delete_stmt = {
+    .name = "tombstones_delete",
+    .sql = "DELETE FROM stillhere.tombstone t" KEYS_USING("t"),
+};
+
+void subjects_free(struct subject *subjects, size_t n) {
+  for (size_t i = 0; subjects != NULL && i < n; i++) {
+    free(subjects[i].event_id);
+  }
+  free(subjects);
+}
+
+static const char *at_room(const void *subjects, size_t i) {
+  return ((const struct subject *)subjects)[i].op->key.room_id;
+}
+
+static const char *at_user(const void *subjects, size_t i) {
+  return ((const struct subject *)subjects)[i].op->key.user_id;
+}
+
+static const char *at_session(const void *subjects, size_t i) {
+  return ((const struct subject *)subjects)[i].op->key.session_id;
+}
+
+void subjects_key_params(struct db_params *p, const struct subject *subjects, size_t n) {
+  db_p_text_array(p, n, at_room, subjects);
+  db_p_text_array(p, n, at_user, subjects);
+  db_p_text_array(p, n, at_session, subjects);
+}
+
+/// The subject that a row (its first three columns) is about, searching on from *from. Both are sorted.
+static struct subject *row_subject(struct subject *subjects, size_t n, size_t *from, const PGresult *r, int row) {
+  struct lease_key key = {db_text(r, row, 0), db_text(r, row, 1), db_text(r, row, 2)};
+  while (*from < n && lease_key_compare(&subjects[*from].op->key, &key) < 0) {
+    (*from)++;
+  }
+  bool found = *from < n && lease_key_compare(&subjects[*from].op->key, &key) == 0;
+  return found ? &subjects[*from] : NULL;
+}
+
+/// Runs a statement whose parameters are the keys. @return its result or NULL, with *status set
+static PGresult *run_keys(struct db *db, const struct db_stmt *stmt, const struct subject *subjects, size_t n,
+                          enum db_status *status) {
+  struct db_params p = {0};
+  PGresult *r = NULL;
+  subjects_key_params(&p, subjects, n);
+  *status = db_run(db, stmt, &p, &r);
+  db_params_clear(&p);
+  return r;
+}
+
+enum db_status subjects_lock_leases(struct db *db, struct subject *subjects, size_t n) {
+  enum db_status status;
+  PGresult *r = run_keys(db, &leases_stmt, subjects, n, &status);
+  size_t from = 0;
+  for (int row = 0; status == DB_OK && row < PQntuples(r); row++) {
+    struct subject *s = row_subject(subjects, n, &from, r, row);
+    if (s == NULL || !lease_from_row(s->op, r, row)) {
+      status = DB_FAILED;
+      break;
+    }
+    s->has_row = true;
+    s->facts.state = db_bool(r, row, LEASE_COLUMN_COUNT) ? LEASE_EXPIRED : LEASE_LIVE;
+    s->facts.revision = s->op->lease.revision;
+  }
+  PQclear(r);
+  return status;
+}
+
+static enum lease_state state_of_reason(const char *reason) {
+  if (strcmp(reason, "closed") == 0) {
+    return LEASE_CLOSED;
+  }
+  return strcmp(reason, "revoked") == 0 ? LEASE_REVOKED : LEASE_EXPIRED;
+}
+
+enum db_status subjects_lock_tombstones(struct db *db, struct subject *subjects, size_t n) {
+  enum db_status status;
+  PGresult *r = run_keys(db, &tombstones_stmt, subjects, n, &status);
+  size_t from = 0;
+  for (int row = 0; status == DB_OK && row < PQntuples(r); row++) {
+    struct subject *s = row_subject(subjects, n, &from, r, row);
+    if (s == NULL || (s->event_id = strdup(db_text(r, row, 5))) == NULL) {
+      status = DB_FAILED;
+      break;
+    }
+    s->has_tombstone = true;
+    if (s->facts.state == LEASE_UNKNOWN) {
+      s->facts.state = state_of_reason(db_text(r, row, 4));
+      s->facts.revision = db_int8(r, row, 3);
+    }
+  }
+  PQclear(r);
+  return status;
+}
+
+enum db_status subjects_lock_members(struct db *db, struct subject *subjects, size_t n) {
+  struct db_params p = {0};
+  PGresult *r = NULL;
+  db_p_text_array(&p, n, at_room, subjects);
+  db_p_text_array(&p, n, at_user, subjects);
+  enum db_status status = db_run(db, &members_stmt, &p, &r);
+  db_params_clear(&p);
+  size_t from = 0;
+  for (int row = 0; status == DB_OK && row < PQntuples(r); row++) {
+    enum member_state state = db_bool(r, row, 2) ? MEMBER_REVOKED : MEMBER_ACTIVE;
+    // A user may have several sessions in the batch; they stand side by side.
+    for (; from < n; from++) {
+      int d = strcmp(at_room(subjects, from), db_text(r, row, 0));
+      d = d != 0 ? d : strcmp(at_user(subjects, from), db_text(r, row, 1));
+      if (d > 0) {
+        break;
+      }
+      if (d == 0) {
+        subjects[from].facts.member = state;
+      }
+    }
+  }
+  PQclear(r);
+  return status;
+}

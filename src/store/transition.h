@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// Writes visible changes inside the transaction that made them: room revisions, events, tombstones, last-seen and the
+/// notification. Heartbeats, closes and the sweeper all end here, so a change and its event cannot part.
+///
+/// Locks, after the caller's locks on leases and tombstones: users by id, then rooms by id, held to the commit.
+#ifndef SH_STORE_TRANSITION_H
+#define SH_STORE_TRANSITION_H
+
+#include <stddef.h>
+
+#include "db/db.h"
+#include "store/heartbeat.h"
+#include "store/op.h"
+
+/// One change of one session. Input strings live until transitions_write() returns.
+struct transition {
+  enum event_kind kind;
+  struct lease_key key;
+  int64_t lease_revision;
+  const char *request_id; ///< may be NULL
+  const char *meta;       ///< granted, renewed: JSON text or NULL
+  int64_t renewed_at_us;  ///< of an ended lease: the user was last seen then
+  int64_t expires_at_us;  ///< expired: when it ran out
+  bool bury;              ///< writes a tombstone (an ended lease, unless it begins again at once)
+  struct op *op;          ///< told its event_id and room_revision; may be NULL
+  char *owned;            ///< a string above that is nobody else's; freed with the list
+  // Results.
+  int64_t revision;   ///< of the room
+  int64_t overdue_ms; ///< expired only
+  char *event_id;     ///< freed by transitions_free()
+  int64_t user_sessions;
+};
+
+/// A growing list. Zero-initialised is empty.
+struct transitions {
+  struct transition *list;
+  size_t n, cap;
+  bool failed; ///< memory ran out
+};
+
+/// Appends a zeroed transition and returns it, or NULL (and `failed`) when memory ran out. Pointers into the list move.
+struct transition *transitions_add(struct transitions *t, enum event_kind kind, const struct lease_key *key);
+void transitions_free(struct transitions *t);
+
+/// Writes all of them, in the list's order within each room, and adds the events to @a written. The rows of lease must
+/// be in their final state already: user_sessions is counted under the room's lock. Inside a transaction.
+enum db_status transitions_write(struct db *db, struct transitions *t, struct written *written);
+
+#endif

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A thousand sessions that renew as they are told, a tenth of which fall silent."""
+
+import heapq
+
+from harness import LONG
+from harness.case import SLOW, Case, Client, instant, random, threading, time
+
+SESSIONS, ROOMS, THREADS = 1000, 50, 8
+#: Seconds of the run, and the leases' time to live.
+DURATION = 120 if LONG else 25
+TTL_MS = int((20000 if LONG else 6000) * max(1, SLOW))
+
+
+class Session:
+    """One client: what it sent, what it was told."""
+
+    def __init__(self, number):
+        self.room, self.name = "load-%d" % (number % ROOMS), "s%d" % number
+        self.user = "u%d" % (number // ROOMS % 7)
+        self.sent = self.acknowledged = 0
+        self.expires_at = None
+        self.silent_from = None  # monotonic time from which it says nothing any more
+        self.faults = []
+
+
+class Load(Case):
+    weight = 20
+    instances = 2
+    bound = 900
+    config = {"ttl_min_ms": 1000}
+
+    def drive(self, sessions, until):
+        """One thread's sessions: each renews when the last answer told it to."""
+        client = Client()
+        due = [(time.monotonic() + random.random() * 1.5, i) for i in range(len(sessions))]
+        heapq.heapify(due)
+        while due:
+            at, i = heapq.heappop(due)
+            session, now = sessions[i], time.monotonic()
+            if at >= until or (session.silent_from is not None and at >= session.silent_from):
+                continue
+            if at > now:
+                time.sleep(at - now)
+            session.sent += 1
+            base = self.bases[random.randrange(2)]
+            try:
+                reply = client.hb(base, session.room, session.user, session.name, session.sent, TTL_MS)
+            except Exception as e:
+                session.faults.append(repr(e))
+                continue
+            if reply.status != 200:
+                session.faults.append(repr(reply))
+                continue
+            answer = reply.json()
+            if answer["decision"] != "accepted" or answer["granted"] != (session.sent == 1):
+                session.faults.append(repr(reply))
+            session.acknowledged = answer["lease"]["revision"]
+            session.expires_at = answer["lease"]["expires_at"]
+            heapq.heappush(due, (time.monotonic() + answer["renew_after_ms"] / 1000, i))
+        with self.client.lock:
+            self.client.server_errors += client.server_errors
+
+    def test_a_thousand_sessions(self):
+        sessions = [Session(i) for i in range(SESSIONS)]
+        began = time.monotonic()
+        until = began + DURATION
+        # Silence begins after a stretch of nothing but renewals, early enough to be swept within the run.
+        silent = random.sample(sessions, SESSIONS // 10)
+        first, last = DURATION * 0.35, DURATION - TTL_MS / 1000 - 3
+        for session in silent:
+            session.silent_from = began + first + random.random() * max(1, last - first)
+        psql = self.psql()
+        threads = [threading.Thread(target=self.drive, args=(sessions[t::THREADS], until)) for t in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        self.wait_until(lambda: self.q("SELECT count(*) FROM stillhere.lease") == str(SESSIONS), 10, "all leases")
+        psql.run("LISTEN stillhere_rooms")
+        psql.notifications()
+        while time.monotonic() < began + first:
+            self.pause(0.2)
+        self.assertEqual(psql.notifications(), [], "plain renewals notify nobody")
+        psql.run("UNLISTEN *")
+        for thread in threads:
+            thread.join()
+        # The last silent ones end; those who merely stopped with the run are looked at before they could.
+        deadline = max(instant(s.expires_at) for s in silent) + 2 * SLOW
+        while float(self.q("SELECT extract(epoch FROM clock_timestamp())")) < deadline:
+            self.pause(0.05)
+        self.verdicts(sessions, set(silent))
+        self.database_is_at_ease(sessions)
+
+    def verdicts(self, sessions, silent):
+        self.assertEqual([f for s in sessions for f in s.faults][:5], [])
+        expired, stored = {}, {}
+        for line in self.q("SELECT room_id, session_id, to_json(at)#>>'{}', lease_revision, overdue_ms FROM "
+                           "stillhere.event WHERE kind = 'lease.expired'").splitlines():
+            room, name, at, revision, overdue = line.split("|")
+            expired.setdefault((room, name), []).append((instant(at), int(revision), int(overdue)))
+        for line in self.q("SELECT room_id, session_id, revision FROM stillhere.lease UNION ALL SELECT room_id, "
+                           "session_id, revision FROM stillhere.tombstone").splitlines():
+            room, name, revision = line.split("|")
+            stored[room, name] = int(revision)
+        wrong = []
+        for session in sessions:
+            told = expired.get((session.room, session.name), [])
+            if session.acknowledged > stored[session.room, session.name]:
+                wrong.append("%s: acknowledged %d, stored %d" % (session.name, session.acknowledged,
+                                                                 stored[session.room, session.name]))
+            if session in silent:
+                if len(told) != 1:
+                    wrong.append("%s: %d expiries" % (session.name, len(told)))
+                    continue
+                late = told[0][0] - instant(session.expires_at)
+                if not -0.001 <= late <= 2.0 * SLOW or told[0][1] != session.acknowledged:
+                    wrong.append("%s: %.3f s late at revision %d of %d" % (session.name, late, told[0][1],
+                                                                           session.acknowledged))
+            elif told:
+                wrong.append("%s renewed and was expired: %r" % (session.name, told))
+        self.assertEqual(wrong[:10], [], "%d wrong" % len(wrong))
+
+    def database_is_at_ease(self, sessions):
+        renewals = sum(s.sent - 1 for s in sessions)
+        self.assertGreater(renewals, SESSIONS * DURATION / (TTL_MS / 3000) * 0.7, "the load was there")
+
+        def counted():
+            self.grant("flush", "s", base=self.bases[0])  # a backend hands over its counts when it has something to do
+            self.grant("flush", "s", base=self.bases[1])
+            return int(self.q("SELECT n_tup_upd FROM pg_stat_user_tables WHERE schemaname = 'stillhere' AND "
+                              "relname = 'lease'")) >= renewals
+
+        self.wait_until(counted, 30, "the statistics")
+        hot = float(self.q("SELECT n_tup_hot_upd::float / n_tup_upd FROM pg_stat_user_tables WHERE schemaname = "
+                           "'stillhere' AND relname = 'lease'"))
+        self.assertGreater(hot, 0.95, "HOT updates")
+        self.assertEqual(self.q("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"), "0")
+        kinds = self.q("SELECT kind, count(*) FROM stillhere.event WHERE room_id LIKE 'load-%' GROUP BY 1 ORDER BY 1")
+        self.assertEqual(kinds.splitlines(), ["lease.expired|%d" % (SESSIONS // 10), "lease.granted|%d" % SESSIONS])
+
+
+class Herd(Case):
+    """Everybody comes at once."""
+
+    def test_a_thundering_herd(self):
+        """1000 new sessions and 200 pollers at the same moment: no crash, only 200 and 503, health at once."""
+        self.allow_5xx = True
+        room = self.room()
+        stop = threading.Event()
+        slowest = []
+
+        def health():
+            while not stop.is_set():
+                slowest.append(self.client.get(self.base, "/healthz").seconds)
+                self.pause(0.05)
+
+        def client(part):
+            client, bad = Client(), []
+            for i in range(part, 1000, 20):
+                for attempt in range(20):
+                    reply = client.hb(self.base, room + str(i % 10), "u%d" % i, "s", 1)
+                    if reply.status == 200:
+                        break
+                    if reply.status != 503 or "retry-after" not in reply.headers:
+                        bad.append(repr(reply))
+                    self.pause(0.2)
+                else:
+                    bad.append("never let in")
+            return bad
+
+        watcher = self.background(health)
+        polls = [self.background(self.client.poll, self.base, room + str(i % 10), 0, fresh=True, wait_ms=3000)
+                 for i in range(20)]
+        clients = [self.background(client, i) for i in range(20)]
+        self.assertEqual([b for c in clients for b in c.result(60 * SLOW)], [])
+        for poll in polls:
+            self.ok(poll.result(20 * SLOW))
+        stop.set()
+        watcher.result(10)
+        self.assertLess(max(slowest), 1.0 * SLOW)
+        self.assertEqual(self.q("SELECT count(*) FROM stillhere.lease WHERE room_id LIKE '%s%%'" % room), "1000")
+        self.assertLess(int(self.q("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")), 24)
+
+    def test_pollers_that_are_constantly_woken_starve_nobody(self):
+        rooms = [self.room() for _ in range(40)]
+        stop = time.monotonic() + 5
+        for room in rooms:
+            self.grant(room, "first", 1)
+
+        def follower(room):
+            client, since = Client(), 1
+            while time.monotonic() < stop:
+                answer = client.poll(self.base, room, since, wait_ms=1000).json()
+                if answer["mode"] == "snapshot":
+                    return "a snapshot: %r" % answer["reason"]
+                for event in answer["events"]:
+                    since += 1
+                    if event["revision"] != since:
+                        return "missed %d" % since
+            return None
+
+        followers = [self.background(follower, room) for room in rooms]
+        times, i = [], 0
+        while time.monotonic() < stop:
+            i += 1
+            times.append(self.hb(self.base, rooms[i % 40], "u", "s%d" % i, 1).seconds)
+        self.assertEqual([f.result(20 * SLOW) for f in followers], [None] * 40)
+        self.assertLess(max(times), 1.0 * SLOW)
