@@ -260,7 +260,8 @@ static bool start(struct server *s) {
   s->decisions = decision_log_start(STDOUT_FILENO, levels[c->decision_log], s->instance);
   if (c->max_connections_per_ip > 0)
     s->lifecycle.peers = peers_new((int)c->max_connections_per_ip);
-  if (s->service.tail == NULL || s->decisions == NULL || (c->max_connections_per_ip > 0 && s->lifecycle.peers == NULL)) {
+  if (s->service.tail == NULL || s->decisions == NULL ||
+      (c->max_connections_per_ip > 0 && s->lifecycle.peers == NULL)) {
     log_error("the server does not start: %s", strerror(errno));
     return false;
   }

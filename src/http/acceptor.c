@@ -33,23 +33,24 @@ struct acceptor {
   unsigned n_workers, next;
   int listen_fd, stop_fd;
   pthread_t thread;
-  int64_t complained_us;
+  int64_t full_us, starved_us; ///< when the last complaint of each kind was logged; 0: never
 };
 
 /// @return whether it is time for another complaint
-static bool may_complain(struct acceptor *a) {
+static bool may_complain(int64_t *last_us) {
   int64_t now_us = clock_mono_us();
-  if (a->complained_us != 0 && now_us - a->complained_us < COMPLAINT_US)
+  if (*last_us != 0 && now_us - *last_us < COMPLAINT_US)
     return false;
-  a->complained_us = now_us;
+  *last_us = now_us;
   return true;
 }
 
 /// Says 503 without reading and without waiting, and closes.
 static void turn_away(int fd) {
-  static const char body[] = "{\"type\":\"urn:stillhere:problem:too_many_connections\",\"title\":\"Service Unavailable\","
-                             "\"status\":503,\"code\":\"too_many_connections\","
-                             "\"detail\":\"this server has as many connections as it takes\"}";
+  static const char body[] =
+      "{\"type\":\"urn:stillhere:problem:too_many_connections\",\"title\":\"Service Unavailable\","
+      "\"status\":503,\"code\":\"too_many_connections\","
+      "\"detail\":\"this server has as many connections as it takes\"}";
   char reply[640];
   int len = snprintf(reply, sizeof reply,
                      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n"
@@ -68,7 +69,7 @@ static void deal(struct acceptor *a, int fd, const struct sockaddr *addr, sockle
   if (atomic_load(&lifecycle->connections) >= a->service->config->max_connections ||
       !peers_enter(lifecycle->peers, addr)) {
     turn_away(fd);
-    if (may_complain(a))
+    if (may_complain(&a->full_us))
       log_warning("connections are turned away: max_connections or max_connections_per_ip is reached");
     return;
   }
@@ -92,7 +93,7 @@ static bool accept_one(struct acceptor *a) {
   if (errno == EAGAIN || errno == EWOULDBLOCK)
     return false;
   if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-    if (may_complain(a))
+    if (may_complain(&a->starved_us))
       log_error("connections cannot be accepted: %s", strerror(errno));
     struct pollfd stop = {.fd = a->stop_fd, .events = POLLIN};
     (void)poll(&stop, 1, PAUSE_MS); // the socket stays readable: without a pause this would spin

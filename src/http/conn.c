@@ -79,7 +79,7 @@ void conn_end_request(struct conn *conn) {
 
 void conn_replied(struct conn *conn) {
   const struct config *config = conn->loop->worker->service->config;
-  conn_set_deadline(conn, clock_mono_us() + (KEEPALIVE_S * 1000 + config->request_deadline_ms) * 1000);
+  conn_set_deadline(conn, clock_mono_us() + (KEEPALIVE_S * INT64_C(1000) + config->request_deadline_ms) * 1000);
 }
 
 void conn_client_closed(struct conn *conn) {

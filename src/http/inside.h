@@ -40,13 +40,13 @@ struct worker_loop {
   pthread_t thread;
   struct MHD_Daemon *daemon;
   int epoll_fd, mhd_fd;
-  struct heap waits;              ///< parked requests by their deadline
-  struct heap conns;              ///< connections by their deadline
-  struct request *parked;         ///< all parked requests
-  struct request *woken;          ///< to be resumed in the next turn
+  struct heap waits;      ///< parked requests by their deadline
+  struct heap conns;      ///< connections by their deadline
+  struct request *parked; ///< all parked requests
+  struct request *woken;  ///< to be resumed in the next turn
   struct room_watch *rooms;
   unsigned n_requests;
-  bool adopted;                   ///< MHD has taken the connection that is being handed over
+  bool adopted; ///< MHD has taken the connection that is being handed over
   bool draining, stopping, aborting;
   int64_t stop_deadline_us;
   struct mail drain_mail, stop_mail;

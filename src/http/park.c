@@ -15,11 +15,15 @@ struct room_watch {
   char room_id[];
 };
 
-/// Takes the request out of the waiting ones and has it resumed in the next turn of the loop.
-static void release(struct worker_loop *loop, struct request *r, enum request_phase phase) {
-  r->phase = phase;
+static void leave_parked(struct worker_loop *loop, struct request *r) {
   heap_remove(&loop->waits, &r->deadline);
   DL_DELETE2(loop->parked, r, prev, next);
+}
+
+/// Takes the request out of the waiting ones and has it resumed in the next turn of the loop.
+static void release(struct worker_loop *loop, struct request *r, enum request_phase phase) {
+  r->phase = (int)phase;
+  leave_parked(loop, r);
   DL_APPEND2(loop->woken, r, prev, next);
   r->to_resume = true;
 }
@@ -85,13 +89,13 @@ void park_expire(struct worker_loop *loop, int64_t now_us) {
 void park_wake_all(struct worker_loop *loop, enum wake_reason reason) {
   struct request *r, *tmp;
   DL_FOREACH_SAFE2(loop->parked, r, tmp, next)
-    request_wake(r, reason);
+  request_wake(r, reason);
 }
 
 void park_abort(struct worker_loop *loop) {
   struct request *r, *tmp;
   DL_FOREACH_SAFE2(loop->parked, r, tmp, next)
-    release(loop, r, PHASE_ABORTED);
+  release(loop, r, PHASE_ABORTED);
 }
 
 bool request_watch(struct request *r, const char *room_id) {
@@ -142,7 +146,7 @@ void park_room_woken(void *ctx, const char *room_id) {
   metric_add(METRIC_WAKES, 1);
   struct request *r;
   DL_FOREACH2(watch->first, r, watch_next)
-    request_wake(r, WAKE_ROOM);
+  request_wake(r, WAKE_ROOM);
 }
 
 bool request_count_waiting(struct request *r) {
@@ -161,7 +165,7 @@ bool request_count_waiting(struct request *r) {
 void park_forget(struct request *r) {
   // Parked still: the connection broke before it was suspended.
   if (r->phase == PHASE_PARKED)
-    release(r->conn->loop, r, PHASE_ABORTED);
+    leave_parked(r->conn->loop, r);
   park_taken(r);
   request_unwatch(r);
   if (!r->counted_waiting)

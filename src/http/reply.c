@@ -56,8 +56,8 @@ static void queue(struct request *r, int status, struct MHD_Response *response, 
     content_type = "application/problem+json";
     headers = &later;
     // Never written to: PERSISTENT.
-    response = MHD_create_response_from_buffer(sizeof no_memory - 1, (void *)(uintptr_t)no_memory,
-                                               MHD_RESPMEM_PERSISTENT);
+    response =
+        MHD_create_response_from_buffer(sizeof no_memory - 1, (void *)(uintptr_t)no_memory, MHD_RESPMEM_PERSISTENT);
     if (response == NULL)
       return;
   }

@@ -5,8 +5,8 @@
 ///
 /// A handler is called once the whole request has arrived. It answers with request_reply() and returns REQUEST_DONE, or
 /// it parks the request and returns REQUEST_PARKED; then its `resumed` function is called in the same thread after
-/// request_wake(), once, with the reason, and the same choice is before it. WAKE_GONE and WAKE_DRAINING are told at most
-/// once to each request: one that cannot answer yet, since its job is still with the writer, simply parks again.
+/// request_wake(), once, with the reason, and the same choice is before it. WAKE_GONE and WAKE_DRAINING are told at
+/// most once to each request: one that cannot answer yet, since its job is still with the writer, simply parks again.
 #ifndef SH_HTTP_REQUEST_H
 #define SH_HTTP_REQUEST_H
 
@@ -119,7 +119,8 @@ void request_reply_shared(struct request *r, int status, struct body *body, stru
 /// No body: 304, 204.
 void request_reply_empty(struct request *r, int status, const struct reply_headers *headers);
 
-/// application/problem+json; 429 and 503 get a Retry-After. @a code is stable; @a field names the culprit or is NULL; @a detail says what to do.
+/// application/problem+json; 429 and 503 get a Retry-After. @a code is stable; @a field names the culprit or is NULL;
+/// @a detail says what to do.
 void request_problem(struct request *r, int status, const char *code, const char *field, const char *detail_fmt, ...)
     PRINTF_LIKE(5, 6);
 

@@ -220,13 +220,12 @@ static void stop(struct mail *mail) {
 static struct MHD_Daemon *start_daemon(struct worker_loop *loop) {
   // Our own acceptor stays below max_connections. MHD must never reach its limit: 0.9.75 hangs when it does.
   unsigned limit = (unsigned)loop->worker->service->config->max_connections * 2 + 64;
-  return MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0,
-                          NULL, NULL, on_access, loop, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-                          MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)KEEPALIVE_S,
-                          MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, MHD_OPTION_UNESCAPE_CALLBACK,
-                          on_unescape, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_target, NULL, MHD_OPTION_NOTIFY_COMPLETED,
-                          on_completed, NULL, MHD_OPTION_NOTIFY_CONNECTION, conn_notify, loop,
-                          MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+  return MHD_start_daemon(
+      MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access,
+      loop, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_TIMEOUT,
+      (unsigned)KEEPALIVE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, MHD_OPTION_UNESCAPE_CALLBACK,
+      on_unescape, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_target, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
+      MHD_OPTION_NOTIFY_CONNECTION, conn_notify, loop, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
 }
 
 static bool epoll_add(int epoll_fd, int fd, void *ptr) {

@@ -57,8 +57,8 @@ void tail_reset(struct tail *tail) {
   for (size_t i = 0; i < TAIL_SHARDS; i++) {
     struct tail_shard *shard = &tail->shards[i];
     pthread_mutex_lock(&shard->lock);
-    struct tail_room *room, *next;
-    DL_FOREACH_SAFE2(shard->lru, room, next, lru_next) {
+    for (struct tail_room *room = shard->lru, *next; room; room = next) {
+      next = room->lru_next;
       room_wake(tail, room, UINT32_MAX);
       room_destroy(tail, shard, room);
     }
@@ -225,8 +225,7 @@ size_t tail_watched(struct tail *tail, char ***room_ids) {
     char **more = shard->n > 0 ? realloc(ids, (n + shard->n) * sizeof *ids) : NULL;
     if (more)
       ids = more;
-    struct tail_room *room;
-    DL_FOREACH2(shard->lru, room, lru_next) {
+    for (struct tail_room *room = shard->lru; room; room = room->lru_next) {
       room_wake(tail, room, room->wake_lost);
       if (more && room_polled(room, now_us) && (ids[n] = strdup(room->id)) != NULL)
         n++;
@@ -247,9 +246,8 @@ void tail_set_listening(struct tail *tail, bool listening) {
   for (size_t i = 0; i < TAIL_SHARDS; i++) {
     struct tail_shard *shard = &tail->shards[i];
     pthread_mutex_lock(&shard->lock);
-    struct tail_room *room;
-    DL_FOREACH2(shard->lru, room, lru_next)
-    room_mark_dirty(tail, shard, room);
+    for (struct tail_room *room = shard->lru; room; room = room->lru_next)
+      room_mark_dirty(tail, shard, room);
     pthread_mutex_unlock(&shard->lock);
   }
 }
@@ -273,8 +271,8 @@ void tail_evict(struct tail *tail) {
   for (size_t i = 0; i < TAIL_SHARDS; i++) {
     struct tail_shard *shard = &tail->shards[i];
     pthread_mutex_lock(&shard->lock);
-    struct tail_room *room, *next;
-    DL_FOREACH_SAFE2(shard->lru, room, next, lru_next) {
+    for (struct tail_room *room = shard->lru, *next; room; room = next) {
+      next = room->lru_next;
       if (now_us - room->asked_us > tail->options.idle_ms * 1000 && !room_watched(room))
         room_destroy(tail, shard, room);
       else

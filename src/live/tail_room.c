@@ -35,15 +35,13 @@ static void make_space(struct tail *tail, struct tail_shard *shard) {
   size_t max = tail->options.rooms_max / TAIL_SHARDS + 1;
   if (shard->n < max)
     return;
-  int tries = EVICT_TRIES;
-  struct tail_room *room, *next;
-  DL_FOREACH_SAFE2(shard->lru, room, next, lru_next) {
-    if (tries-- == 0)
-      return;
+  struct tail_room *room = shard->lru;
+  for (int tries = EVICT_TRIES; room && tries > 0; tries--) {
     if (!room_watched(room)) {
       room_destroy(tail, shard, room);
       return;
     }
+    room = room->lru_next;
   }
 }
 

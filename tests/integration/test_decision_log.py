@@ -12,7 +12,7 @@ FIELDS = ("room_id", "user_id", "session_id", "event_id", "prior_revision", "new
 
 def entries(text, room=None):
     """The decision lines of an output, of one room."""
-    out = [json.loads(line) for line in text.splitlines()]
+    out = [json.loads(line) for line in text.split("\n") if line]  # U+2028 ends no line
     return [e for e in out if "decision" in e and (room is None or e["room_id"] == room)]
 
 
@@ -93,12 +93,11 @@ class DecisionLog(Case):
         room = self.room()
         d = self.start_daemon(decision_log="transitions")
         told = [t for t in self.story(d.base, room) if t[0] != "renew"]
-        expiries = [1]
         lines = self.lines(d, room, len(told))
         self.assertEqual([(e["request_id"], e["decision"]) for e in lines if e["decision"] != "expired"], told)
         # The expiry is told by whichever instance swept it.
         both = entries(d.output(), room) + entries(self.daemons[0].output(), room)
-        self.assertEqual(len([e for e in both if e["decision"] == "expired"]), sum(expiries))
+        self.assertEqual(len([e for e in both if e["decision"] == "expired"]), 1)
         self.stop_now(d)
 
     def test_off(self):

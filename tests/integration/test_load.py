@@ -28,6 +28,8 @@ class Load(Case):
     weight = 20
     instances = 2
     bound = 900
+    # A transaction held open anywhere in the cluster, in another database as well, keeps pages from being pruned.
+    own_cluster = True
     config = {"ttl_min_ms": 1000}
 
     def drive(self, sessions, until):

@@ -51,7 +51,7 @@ class Case(unittest.TestCase):
         cls._query = None
         cls.allowed_log = []
         cls.executor = None
-        cls.counter = 0
+        cls.counter = cls.started = 0
         cls.database = ("%s_%s_%d" % (cls.__module__, cls.__name__, os.getpid())).lower()
         if cls.own_cluster:
             cls.pg = Postgres(cls.directory, fsync=True)
@@ -90,7 +90,9 @@ class Case(unittest.TestCase):
         settings = {"database_url": cls.pg.url(database or cls.database)}
         settings.update(cls.config)
         settings.update(config)
-        d = Daemon(cls.directory, "d%d" % (len(cls.daemons) + 1), settings, stdout)
+        cls.started += 1
+        d = Daemon(cls.directory, "d%d" % cls.started, settings, stdout)
+        d.number = cls.started
         cls.daemons.append(d)
         return d.wait_ready() if wait else d
 
@@ -120,6 +122,18 @@ class Case(unittest.TestCase):
         self.allow_log = []
         self.client.server_errors.clear()
         type(self).pg_mark = self.pg.log_size()
+
+    def tidy(self):
+        """Ends what a failed test has left behind, so that the next one finds the class's own daemons alive."""
+        cls = type(self)
+        for d in list(self.daemons):
+            own = cls.autostart and d.number <= cls.instances
+            if not own or not d.alive():
+                d.kill()
+                self.daemons.remove(d)
+        while cls.autostart and len(self.daemons) < cls.instances:
+            d = cls.start_daemon()
+            d.number = 0
 
     def check_after(self):
         """What must hold after every test. @return the faults"""

@@ -63,6 +63,7 @@ class Daemon:
         self.log = os.path.join(directory, name + ".log")
         self.out = os.path.join(directory, name + ".out")
         self.checked = 0
+        self.terminated = False
         with open(self.log, "ab") as err, open(self.out, "ab") as out:
             self.process = subprocess.Popen([program()], env=daemon_environment(self.config), cwd=directory,
                                             stdin=subprocess.DEVNULL, stdout=out if stdout is None else stdout,
@@ -123,10 +124,16 @@ class Daemon:
                 bad.append(line)
         return bad
 
+    def terminate(self):
+        """SIGTERM, once: a second one would mean at once."""
+        if not self.terminated:
+            self.terminated = True
+            self.process.send_signal(signal.SIGTERM)
+
     def stop(self, seconds=10):
         """SIGTERM. @return None when it ended with 0 in time, else what was wrong"""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.terminate()
             try:
                 self.process.wait(seconds * SLOW)
             except subprocess.TimeoutExpired:

@@ -77,6 +77,10 @@ def run_one(cls, method):
     if reason:
         for d in cls.daemons:
             reason += "\n--- the log of %s ends:\n%s" % (d.name, d.tail())
+        try:
+            test.tidy()
+        except Exception:
+            reason += "\nand afterwards:\n" + traceback.format_exc()
     return reason
 
 
@@ -176,8 +180,8 @@ def run_program(path, server, results):
     """A cmocka program that wants an empty database."""
     started = time.monotonic()
     name = os.path.basename(path)
-    server.create_database("test_program")
-    env = dict(pg.clean_environment(), TEST_DATABASE_URL=server.url("test_program"))
+    server.create_database(name)
+    env = dict(pg.clean_environment(), TEST_DATABASE_URL=server.url(name))
     try:
         done = subprocess.run([path], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, errors="replace", timeout=300 * max(1, case.SLOW))
@@ -190,8 +194,8 @@ def run_program(path, server, results):
 def main():
     parser = argparse.ArgumentParser(
         prog="run", description="Integration tests: a real PostgreSQL from a temporary initdb, real daemons, real "
-        "sockets. The environment: STILLHERED names the daemon, TEST_DB_PROGRAM a cmocka program that wants a "
-        "database, TEST_SLOW multiplies time bounds, PG_BINDIR says where initdb is.")
+        "sockets. The environment: STILLHERED names the daemon, TEST_DB_PROGRAM the cmocka programs that want a "
+        "database (several: joined by colons), TEST_SLOW multiplies time bounds, PG_BINDIR says where initdb is.")
     parser.add_argument("names", nargs="*", help="run only these: names, parts of names or wildcards")
     parser.add_argument("--list", action="store_true", help="print the names of all tests")
     parser.add_argument("--long", action="store_true", help="the long load run: two minutes")
@@ -205,30 +209,30 @@ def main():
     if args.long:
         os.environ["TEST_LONG"] = "1"
     found = classes()
-    program = os.environ.get("TEST_DB_PROGRAM", "")
+    programs = [p for p in os.environ.get("TEST_DB_PROGRAM", "").split(":")
+                if p and (not args.names or any(n in os.path.basename(p) for n in args.names))]
     work = [(cls, chosen(cls, args.names)) for cls in found]
     work = [(cls, names) for cls, names in work if names]
     # The slow ones first, so that they don't end alone.
     work.sort(key=lambda w: -getattr(w[0], "weight", 1))
-    with_program = bool(program) and (not args.names or any(n in os.path.basename(program) for n in args.names))
     if args.list:
         for cls, names in sorted(work, key=lambda w: w[0].__module__):
             for name in names:
                 print(full(cls, name))
-        if with_program:
+        for program in programs:
             print(os.path.basename(program))
         return 0
-    if not work and not with_program:
+    if not work and not programs:
         print("no test has such a name", file=sys.stderr)
         return 1
     try:
-        return run_all(args, work, program if with_program else None)
+        return run_all(args, work, programs)
     except RuntimeError as e:
         print("run: %s" % e, file=sys.stderr)
         return 1
 
 
-def run_all(args, work, program):
+def run_all(args, work, programs):
     def terminated(*unused):
         raise SystemExit(143)
 
@@ -256,7 +260,7 @@ def run_all(args, work, program):
         threads = [threading.Thread(target=worker) for _ in range(max(1, args.j))]
         for t in threads:
             t.start()
-        if program:
+        for program in programs:
             run_program(program, server, results)
         for t in threads:
             t.join()
