@@ -103,8 +103,16 @@ configure_tree() {
     "$tree/autogen.sh" || return 1
   fi
   mkdir -p "$build" || return 1
+  # By a relative path where the build is in the tree: what is built then knows no absolute one, and outlives the link
+  # or a move of the tree. Elsewhere, what was built over a link that is gone has to go too.
+  local configure=$tree/configure
+  case $build in
+  "$tree"/*/*) ;;
+  "$tree"/*) configure=../configure ;;
+  *) [ -z "$plain_link" ] || find "$build" -type f \( -name '*.o' -o -name '*.a' -o -name '*.Po' \) -delete ;;
+  esac
   # The path may go over a link, which only a logical pwd keeps.
-  (cd -L "$build" && "$tree/configure" "$@")
+  (cd -L "$build" && "$configure" "$@")
 }
 
 # quietly LOG COMMAND…: runs with the output in a file, which is shown when it fails.

@@ -45,7 +45,7 @@ enum { EXIT_CLEAN = 0, EXIT_FAULT = 1, EXIT_USAGE = 2 };
 #define TAIL_IDLE_MS 120000
 #define TAIL_ROOMS_MAX 20000
 /// Descriptors beside the clients' connections: database, event loops, logs, and some in reserve.
-#define DESCRIPTORS_RESERVED 64
+#define DESCRIPTORS_RESERVED ((rlim_t)64)
 
 // The steps of stopping. Their sum stays below the watchdog's time, and that below the 10 s that are promised.
 #define STOP_REQUESTS_MS 3000
@@ -198,7 +198,7 @@ static void fit_descriptors(struct config *config) {
   }
   if (limit.rlim_cur >= wanted)
     return;
-  int64_t fit = limit.rlim_cur > 2 * DESCRIPTORS_RESERVED ? (int64_t)limit.rlim_cur - DESCRIPTORS_RESERVED
+  int64_t fit = limit.rlim_cur > 2 * DESCRIPTORS_RESERVED ? (int64_t)(limit.rlim_cur - DESCRIPTORS_RESERVED)
                                                           : (int64_t)limit.rlim_cur / 2;
   log_warning("max_connections is lowered from %lld to %lld: only %llu files may be open (RLIMIT_NOFILE)",
               (long long)config->max_connections, (long long)fit, (unsigned long long)limit.rlim_cur);

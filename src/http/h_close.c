@@ -45,7 +45,8 @@ enum request_verdict h_lease_delete(struct request *r) {
   write_request_attach(&c->write, r, close_free);
   const char *revision = request_query(r, "revision");
   if (revision != NULL && !strict_int(revision, strlen(revision), 1, REVISION_MAX, &c->op.revision)) {
-    request_problem(r, 400, "bad_parameter", "revision", "revision must be from 1 to 9007199254740991, in plain digits");
+    request_problem(r, 400, "bad_parameter", "revision",
+                    "revision must be from 1 to 9007199254740991, in plain digits");
     return REQUEST_DONE;
   }
   for (int i = 0; i < PATH_PARAMS_MAX; i++) {

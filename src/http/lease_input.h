@@ -27,8 +27,8 @@ struct input_problem {
 struct lease_item {
   bool ok;
   struct input_problem problem;
-  struct op op;     ///< its strings point into the body's JSON
-  char *meta_text;  ///< what op.meta points to
+  struct op op;    ///< its strings point into the body's JSON
+  char *meta_text; ///< what op.meta points to
 };
 
 struct lease_input {

@@ -166,6 +166,7 @@ void park_forget(struct request *r) {
   // Parked still: the connection broke before it was suspended.
   if (r->phase == PHASE_PARKED)
     leave_parked(r->conn->loop, r);
+  r->phase = PHASE_HANDLING;
   park_taken(r);
   request_unwatch(r);
   if (!r->counted_waiting)

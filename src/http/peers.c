@@ -37,10 +37,12 @@ struct peers *peers_new(int limit) {
 void peers_free(struct peers *peers) {
   if (peers == NULL)
     return;
-  struct peer *peer, *next;
-  HASH_ITER(hh, peers->map, peer, next) {
-    HASH_DEL(peers->map, peer);
+  struct peer *peer = peers->map;
+  HASH_CLEAR(hh, peers->map); // the table, not what it links
+  while (peer != NULL) {
+    struct peer *next = peer->hh.next;
     free(peer);
+    peer = next;
   }
   pthread_mutex_destroy(&peers->lock);
   free(peers);

@@ -37,6 +37,8 @@ enum wake_reason {
 /// Path parameters at most: /rooms/{room}/leases/{user}/{session}.
 #define PATH_PARAMS_MAX 3
 #define QUERY_PARAMS_MAX 16
+/// Bytes of an Allow header's value and its NUL.
+#define ALLOW_SIZE 64
 
 struct query_param {
   char *name, *value; ///< decoded once, NUL-terminated, valid UTF-8
@@ -65,7 +67,7 @@ struct request {
   int phase; ///< enum request_phase
   int find;  ///< enum route_result
   const char *find_problem;
-  char allow[64];
+  char allow[ALLOW_SIZE];
   char content_encoding[16];
   uint64_t body_bytes; ///< received so far, kept or not
   bool replied;

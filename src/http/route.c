@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/route.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,17 +110,13 @@ static enum route_result take_params(const struct segments *segments, const int 
 }
 
 /// Adds a method to an Allow value; all of ours fit.
-static void allow_add(char allow[64], const char *method) {
+static void allow_add(char allow[ALLOW_SIZE], const char *method) {
   size_t used = strlen(allow);
-  const char *comma = used > 0 ? ", " : "";
-  if (used + strlen(comma) + strlen(method) < 64) {
-    memcpy(allow + used, comma, strlen(comma));
-    memcpy(allow + used + strlen(comma), method, strlen(method) + 1);
-  }
+  (void)snprintf(allow + used, ALLOW_SIZE - used, "%s%s", used > 0 ? ", " : "", method);
 }
 
 static enum route_result look_up(const char *method, const struct segments *segments, const struct route **route,
-                                 char *params[PATH_PARAMS_MAX], char allow[64], const char **problem) {
+                                 char *params[PATH_PARAMS_MAX], char allow[ALLOW_SIZE], const char **problem) {
   const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
   for (const struct route *r = routes; r->method != NULL; r++) {
     int at[PATH_PARAMS_MAX];
@@ -141,7 +138,7 @@ static enum route_result look_up(const char *method, const struct segments *segm
 }
 
 enum route_result route_find(const char *method, const char *raw_path, const struct route **route,
-                             char *params[PATH_PARAMS_MAX], char allow[64], const char **problem) {
+                             char *params[PATH_PARAMS_MAX], char allow[ALLOW_SIZE], const char **problem) {
   *route = NULL;
   *problem = NULL;
   allow[0] = '\0';

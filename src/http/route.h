@@ -27,6 +27,6 @@ enum route_result { ROUTE_FOUND, ROUTE_NOT_FOUND, ROUTE_BAD_METHOD, ROUTE_BAD_PA
 /// @param[out] allow for ROUTE_BAD_METHOD, the Allow header's value
 /// @param[out] problem for ROUTE_BAD_PATH, why
 enum route_result route_find(const char *method, const char *raw_path, const struct route **route,
-                             char *params[PATH_PARAMS_MAX], char allow[64], const char **problem);
+                             char *params[PATH_PARAMS_MAX], char allow[ALLOW_SIZE], const char **problem);
 
 #endif

@@ -14,8 +14,8 @@
 /// The first member of a handler's state. Zero-initialise.
 struct write_request {
   struct write_job job;
-  struct request *request; ///< NULL once the request is gone
-  bool pending;            ///< the job is with the writer
+  struct request *request;               ///< NULL once the request is gone
+  bool pending;                          ///< the job is with the writer
   void (*free)(struct write_request *w); ///< frees the handler's state
 };
 
@@ -27,7 +27,8 @@ void write_request_attach(struct write_request *w, struct request *r, void (*fre
 bool write_request_submit(struct write_request *w, struct op **ops, size_t n,
                           enum request_verdict (*resumed)(struct request *r, enum wake_reason reason));
 
-/// For `resumed`: whether the ops are decided. If not, it has parked again or sent a 503, and *verdict is to be returned.
+/// For `resumed`: whether the ops are decided. If not, it has parked again or sent a 503, and *verdict is to be
+/// returned.
 bool write_request_decided(struct write_request *w, enum wake_reason reason, enum request_verdict *verdict);
 
 #endif

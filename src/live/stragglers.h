@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
 /// The slow lane of the writer: ops from a batch that met a lock held for long, or a row that cannot be written, run
-/// here one by one with a connection of their own. Those that meet the lock again wait their turn, until their deadline;
-/// the others are through at once, and the writer goes on meanwhile.
+/// here one by one with a connection of their own. Those that meet the lock again wait their turn, until their
+/// deadline; the others are through at once, and the writer goes on meanwhile.
 #ifndef SH_LIVE_STRAGGLERS_H
 #define SH_LIVE_STRAGGLERS_H
 

@@ -20,7 +20,7 @@ struct writer;
 struct write_job {
   struct mail mail;
   struct mailbox *reply_to; ///< the submitter's
-  struct op **ops; ///< of one kind
+  struct op **ops;          ///< of one kind
   size_t n_ops;
   int64_t deadline_us; ///< monotonic; what has not been begun by then is given back undecided
   // The writer's own.

@@ -13,8 +13,8 @@
 /// stamped anew, so that no lease begins with part of its time gone.
 #define STALE_STAMP_US 50000
 
-// Used where renew_stmt of renew.c does not fit: the meta changed, or a new stay begins on a row that is there. The rows
-// are locked already. OFFSET 0 keeps one reading of the clock for the three columns.
+// Used where renew_stmt of renew.c does not fit: the meta changed, or a new stay begins on a row that is there. The
+// rows are locked already. OFFSET 0 keeps one reading of the clock for the three columns.
 static const struct db_stmt update_stmt = {
     .name = "leases_update",
     .sql = "WITH l AS (UPDATE stillhere.lease x SET revision = i.revision, prior_revision = i.prior,"
@@ -177,8 +177,8 @@ static bool decide(struct batch *b, struct subject *s, int64_t now_us, struct ef
   *meta_changed = s->has_row && !v.granted && !same_meta(op->lease.meta, op->meta);
   // A provisional row is right as it is, unless it had to count on from its tombstone or waited.
   if (s->has_row || op->lease.revision != v.new_revision || now_us - op->lease.renewed_at_us > STALE_STAMP_US) {
-    fx->updates[fx->n_updates++] = (struct update){
-        .op = op, .revision = v.new_revision, .prior = s->facts.revision, .granted = v.granted};
+    fx->updates[fx->n_updates++] =
+        (struct update){.op = op, .revision = v.new_revision, .prior = s->facts.revision, .granted = v.granted};
   }
   return true;
 }

@@ -40,9 +40,12 @@ int decision_status(enum decision d) {
 }
 
 static const char *const kind_names[EVENT_KIND_COUNT] = {
-    [EVENT_LEASE_GRANTED] = "lease.granted",           [EVENT_LEASE_RENEWED] = "lease.renewed",
-    [EVENT_LEASE_EXPIRED] = "lease.expired",           [EVENT_SESSION_CLOSED] = "session.closed",
-    [EVENT_MEMBERSHIP_REVOKED] = "membership.revoked", [EVENT_USER_ONLINE] = "user.online",
+    [EVENT_LEASE_GRANTED] = "lease.granted",
+    [EVENT_LEASE_RENEWED] = "lease.renewed",
+    [EVENT_LEASE_EXPIRED] = "lease.expired",
+    [EVENT_SESSION_CLOSED] = "session.closed",
+    [EVENT_MEMBERSHIP_REVOKED] = "membership.revoked",
+    [EVENT_USER_ONLINE] = "user.online",
     [EVENT_USER_OFFLINE] = "user.offline",
 };
 

@@ -15,24 +15,25 @@
 // The WHERE is decide_live() of lease_rules.c for the answer `accepted`, in SQL.
 static const struct db_stmt renew_stmt = {
     .name = "renew_round",
-    .sql = "INSERT INTO stillhere.lease AS l (room_id, user_id, session_id, revision, revision_given, ttl_ms, granted_at,"
-           " renewed_at, expires_at, meta, request_id)"
-           " SELECT i.room_id, i.user_id, i.session_id, i.revision, i.given, i.ttl_ms, t.now, t.now,"
-           " t.now + i.ttl_ms * interval '1 ms', i.meta::json, i.request_id"
-           " FROM clock_timestamp() AS t(now), unnest($1::text[], $2::text[], $3::text[], $4::int8[], $5::bool[],"
-           " $6::int4[], $7::text[], $8::text[])"
-           " AS i(room_id, user_id, session_id, revision, given, ttl_ms, meta, request_id)"
-           " ON CONFLICT (room_id, user_id, session_id) DO UPDATE SET"
-           " revision = CASE WHEN excluded.revision_given THEN excluded.revision ELSE l.revision + 1 END,"
-           " prior_revision = l.revision, revision_given = excluded.revision_given, ttl_ms = excluded.ttl_ms,"
-           " (renewed_at, expires_at) = (SELECT t.now, t.now + excluded.ttl_ms * interval '1 ms'"
-           " FROM clock_timestamp() AS t(now)),"
-           " request_id = excluded.request_id"
-           " WHERE l.expires_at > clock_timestamp()"
-           " AND CASE WHEN excluded.revision_given THEN excluded.revision > l.revision"
-           " ELSE l.revision < 9007199254740991 END"
-           " AND (excluded.meta IS NULL OR excluded.meta::text = l.meta::text)"
-           " RETURNING " LEASE_COLUMNS ", l.xmax = 0",
+    .sql =
+        "INSERT INTO stillhere.lease AS l (room_id, user_id, session_id, revision, revision_given, ttl_ms, granted_at,"
+        " renewed_at, expires_at, meta, request_id)"
+        " SELECT i.room_id, i.user_id, i.session_id, i.revision, i.given, i.ttl_ms, t.now, t.now,"
+        " t.now + i.ttl_ms * interval '1 ms', i.meta::json, i.request_id"
+        " FROM clock_timestamp() AS t(now), unnest($1::text[], $2::text[], $3::text[], $4::int8[], $5::bool[],"
+        " $6::int4[], $7::text[], $8::text[])"
+        " AS i(room_id, user_id, session_id, revision, given, ttl_ms, meta, request_id)"
+        " ON CONFLICT (room_id, user_id, session_id) DO UPDATE SET"
+        " revision = CASE WHEN excluded.revision_given THEN excluded.revision ELSE l.revision + 1 END,"
+        " prior_revision = l.revision, revision_given = excluded.revision_given, ttl_ms = excluded.ttl_ms,"
+        " (renewed_at, expires_at) = (SELECT t.now, t.now + excluded.ttl_ms * interval '1 ms'"
+        " FROM clock_timestamp() AS t(now)),"
+        " request_id = excluded.request_id"
+        " WHERE l.expires_at > clock_timestamp()"
+        " AND CASE WHEN excluded.revision_given THEN excluded.revision > l.revision"
+        " ELSE l.revision < 9007199254740991 END"
+        " AND (excluded.meta IS NULL OR excluded.meta::text = l.meta::text)"
+        " RETURNING " LEASE_COLUMNS ", l.xmax = 0",
 };
 
 static const struct db_stmt room_revisions_stmt = {

@@ -17,10 +17,10 @@
 
 static const struct db_stmt by_age_stmt = {
     .name = "prune_events_by_age",
-    .sql = "WITH old AS (SELECT e.room_id, max(e.revision) AS floor"
-           " FROM (SELECT room_id, revision FROM stillhere.event"
-           " WHERE at < clock_timestamp() - $1 * interval '1 ms' ORDER BY at LIMIT $2) e GROUP BY e.room_id),"
-           PRUNE_BELOW_FLOOR,
+    .sql =
+        "WITH old AS (SELECT e.room_id, max(e.revision) AS floor"
+        " FROM (SELECT room_id, revision FROM stillhere.event"
+        " WHERE at < clock_timestamp() - $1 * interval '1 ms' ORDER BY at LIMIT $2) e GROUP BY e.room_id)," PRUNE_BELOW_FLOOR,
 };
 
 static const struct db_stmt by_count_stmt = {

@@ -24,8 +24,9 @@ const char *op_at_room(const void *ops, size_t i);
 const char *op_at_user(const void *ops, size_t i);
 const char *op_at_session(const void *ops, size_t i);
 
-/// The op in ops[*from … n-1], sorted by key, that has @a key; moves *from past it. Results of one statement come in the
-/// order of its sorted input, so a whole result costs one walk. @return NULL when there is none (nothing moves then)
+/// The op in ops[*from … n-1], sorted by key, that has @a key; moves *from past it. Results of one statement come in
+/// the order of its sorted input, so a whole result costs one walk. @return NULL when there is none (nothing moves
+/// then)
 struct op *ops_find_next(struct op *const *ops, size_t n, size_t *from, const struct lease_key *key);
 
 #endif

@@ -17,15 +17,14 @@
 // ORDER BY with FOR UPDATE locks in that order: the lock step runs on the sorted rows.
 static const struct db_stmt leases_stmt = {
     .name = "leases_lock",
-    .sql = "SELECT " LEASE_COLUMNS ", l.expires_at <= clock_timestamp() FROM stillhere.lease l" KEYS_JOIN("l")
-           " ORDER BY l.room_id, l.user_id, l.session_id FOR UPDATE OF l",
+    .sql = "SELECT " LEASE_COLUMNS ", l.expires_at <= clock_timestamp() FROM stillhere.lease l" KEYS_JOIN(
+        "l") " ORDER BY l.room_id, l.user_id, l.session_id FOR UPDATE OF l",
 };
 
 static const struct db_stmt tombstones_stmt = {
     .name = "tombstones_lock",
     .sql = "SELECT t.room_id, t.user_id, t.session_id, t.revision, t.reason, t.event_id"
-           " FROM stillhere.tombstone t" KEYS_JOIN("t")
-           " ORDER BY t.room_id, t.user_id, t.session_id FOR UPDATE OF t",
+           " FROM stillhere.tombstone t" KEYS_JOIN("t") " ORDER BY t.room_id, t.user_id, t.session_id FOR UPDATE OF t",
 };
 
 static const struct db_stmt members_stmt = {

@@ -39,26 +39,28 @@ static const struct db_stmt sessions_stmt = {
 
 static const struct db_stmt events_stmt = {
     .name = "events_insert",
-    .sql = "INSERT INTO stillhere.event (room_id, revision, event_id, kind, at, user_id, session_id, lease_revision,"
-           " user_sessions, request_id, overdue_ms, meta)"
-           " SELECT i.room_id, i.revision, i.event_id, i.kind, timestamptz 'epoch' + i.at_us * interval '1 microsecond',"
-           " i.user_id, i.session_id, i.lease_revision, i.user_sessions, i.request_id, i.overdue_ms, i.meta::json"
-           " FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::text[], $7::text[], $8::int8[],"
-           " $9::int4[], $10::text[], $11::int8[], $12::text[]) AS i(room_id, revision, event_id, kind, at_us, user_id,"
-           " session_id, lease_revision, user_sessions, request_id, overdue_ms, meta)",
+    .sql =
+        "INSERT INTO stillhere.event (room_id, revision, event_id, kind, at, user_id, session_id, lease_revision,"
+        " user_sessions, request_id, overdue_ms, meta)"
+        " SELECT i.room_id, i.revision, i.event_id, i.kind, timestamptz 'epoch' + i.at_us * interval '1 microsecond',"
+        " i.user_id, i.session_id, i.lease_revision, i.user_sessions, i.request_id, i.overdue_ms, i.meta::json"
+        " FROM unnest($1::text[], $2::int8[], $3::text[], $4::text[], $5::int8[], $6::text[], $7::text[], $8::int8[],"
+        " $9::int4[], $10::text[], $11::int8[], $12::text[]) AS i(room_id, revision, event_id, kind, at_us, user_id,"
+        " session_id, lease_revision, user_sessions, request_id, overdue_ms, meta)",
 };
 
 static const struct db_stmt tombstones_stmt = {
     .name = "tombstones_write",
-    .sql = "INSERT INTO stillhere.tombstone AS t (room_id, user_id, session_id, revision, reason, ended_at, event_id,"
-           " request_id)"
-           " SELECT i.room_id, i.user_id, i.session_id, i.revision, i.reason,"
-           " timestamptz 'epoch' + i.at_us * interval '1 microsecond', i.event_id, i.request_id"
-           " FROM unnest($1::text[], $2::text[], $3::text[], $4::int8[], $5::text[], $6::int8[], $7::text[], $8::text[])"
-           " AS i(room_id, user_id, session_id, revision, reason, at_us, event_id, request_id)"
-           " ON CONFLICT (room_id, user_id, session_id) DO UPDATE SET"
-           " revision = GREATEST(t.revision, excluded.revision), reason = excluded.reason,"
-           " ended_at = excluded.ended_at, event_id = excluded.event_id, request_id = excluded.request_id",
+    .sql =
+        "INSERT INTO stillhere.tombstone AS t (room_id, user_id, session_id, revision, reason, ended_at, event_id,"
+        " request_id)"
+        " SELECT i.room_id, i.user_id, i.session_id, i.revision, i.reason,"
+        " timestamptz 'epoch' + i.at_us * interval '1 microsecond', i.event_id, i.request_id"
+        " FROM unnest($1::text[], $2::text[], $3::text[], $4::int8[], $5::text[], $6::int8[], $7::text[], $8::text[])"
+        " AS i(room_id, user_id, session_id, revision, reason, at_us, event_id, request_id)"
+        " ON CONFLICT (room_id, user_id, session_id) DO UPDATE SET"
+        " revision = GREATEST(t.revision, excluded.revision), reason = excluded.reason,"
+        " ended_at = excluded.ended_at, event_id = excluded.event_id, request_id = excluded.request_id",
 };
 
 struct transition *transitions_add(struct transitions *t, enum event_kind kind, const struct lease_key *key) {
@@ -130,8 +132,8 @@ static size_t fold(struct shared *list, size_t n, bool add) {
   for (size_t i = 0; i < n; i++) {
     if (kept > 0 && compare_shared(&list[kept - 1], &list[i]) == 0) {
       struct shared *into = &list[kept - 1];
-      into->number = add ? into->number + list[i].number
-                         : (list[i].number > into->number ? list[i].number : into->number);
+      into->number =
+          add ? into->number + list[i].number : (list[i].number > into->number ? list[i].number : into->number);
     } else {
       list[kept++] = list[i];
     }

@@ -195,10 +195,11 @@ static void batch_items_fail_alone(void **state) {
   (void)state;
   struct lease_input in;
   struct input_problem problem;
-  assert_true(parse(&in,
-                    "{\"leases\":[{\"room_id\":\"r\",\"user_id\":\"u\",\"session_id\":\"s\"},7,"
-                    "{\"room_id\":\"r\",\"user_id\":\"u\"},{\"room_id\":\"r\",\"user_id\":\"v\",\"session_id\":\"s\"}]}",
-                    &problem));
+  assert_true(
+      parse(&in,
+            "{\"leases\":[{\"room_id\":\"r\",\"user_id\":\"u\",\"session_id\":\"s\"},7,"
+            "{\"room_id\":\"r\",\"user_id\":\"u\"},{\"room_id\":\"r\",\"user_id\":\"v\",\"session_id\":\"s\"}]}",
+            &problem));
   assert_true(in.batch);
   assert_int_equal(in.n, 4);
   assert_true(in.items[0].ok);
@@ -243,10 +244,9 @@ static void hostile_nesting(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(whole_lease),  cmocka_unit_test(defaults),
-      cmocka_unit_test(refused),      cmocka_unit_test(meta_bounds),
-      cmocka_unit_test(meta_numbers), cmocka_unit_test(batch_items_fail_alone),
-      cmocka_unit_test(batch_size),   cmocka_unit_test(hostile_nesting),
+      cmocka_unit_test(whole_lease), cmocka_unit_test(defaults),        cmocka_unit_test(refused),
+      cmocka_unit_test(meta_bounds), cmocka_unit_test(meta_numbers),    cmocka_unit_test(batch_items_fail_alone),
+      cmocka_unit_test(batch_size),  cmocka_unit_test(hostile_nesting),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

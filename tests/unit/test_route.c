@@ -18,7 +18,7 @@ struct found {
   enum route_result result;
   const struct route *route;
   char *params[PATH_PARAMS_MAX];
-  char allow[64];
+  char allow[ALLOW_SIZE];
   const char *problem;
 };
 
