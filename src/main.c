@@ -43,6 +43,8 @@ enum { EXIT_CLEAN = 0, EXIT_FAULT = 1, EXIT_USAGE = 2 };
 /// Heartbeats that wait for the writer: more than a second's worth, less than clients' patience.
 #define WRITER_QUEUE_MAX 65536
 #define TAIL_IDLE_MS 120000
+/// Newest events of a room in memory; a cursor further back reads the database.
+#define EVENTS_IN_MEMORY 256
 #define TAIL_ROOMS_MAX 20000
 /// Descriptors beside the clients' connections: database, event loops, logs, and some in reserve.
 #define DESCRIPTORS_RESERVED ((rlim_t)64)
@@ -58,9 +60,10 @@ enum { EXIT_CLEAN = 0, EXIT_FAULT = 1, EXIT_USAGE = 2 };
 enum role { ROLE_STARTER, ROLE_WRITER, ROLE_READER, ROLE_SWEEPER, ROLE_LISTEN, ROLE_TAIL, ROLE_COUNT };
 
 static const struct db_options role_defaults[ROLE_COUNT] = {
-    // A statement that takes longer than this is given up, so that a client hears 503 within 5 s.
+    // A statement that takes longer than this is given up, so that a client hears 503 within 5 s. The writer gives a
+    // lock little time, since others wait behind it: what meets one goes to the stragglers.
     [ROLE_STARTER] = {NULL, "stillhered start", 3000, 10000, 5000},
-    [ROLE_WRITER] = {NULL, "stillhered writer", 2000, 3000, 1000},
+    [ROLE_WRITER] = {NULL, "stillhered writer", 2000, 3000, 250},
     [ROLE_READER] = {NULL, "stillhered reader", 2000, 3000, 1000},
     [ROLE_SWEEPER] = {NULL, "stillhered sweeper", 3000, 10000, 500},
     [ROLE_LISTEN] = {NULL, "stillhered listener", 3000, 5000, 1000},
@@ -252,7 +255,7 @@ static bool start(struct server *s) {
   name_instance(s);
   set_up_db_options(s);
   struct tail_options tail = {.replay_limit = (int)c->replay_limit,
-                              .events_per_room = (int)c->replay_limit,
+                              .events_per_room = EVENTS_IN_MEMORY,
                               .idle_ms = TAIL_IDLE_MS,
                               .rooms_max = TAIL_ROOMS_MAX};
   s->service = (struct service){.config = c, .lifecycle = &s->lifecycle, .instance = s->instance};
