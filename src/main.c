@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // stillhered: options, wiring in order, signals, and tearing down in reverse.
-#ifdef HAVE_CONFIG_H
-#include "config.h"
-#endif
-
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
