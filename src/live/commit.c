@@ -22,9 +22,13 @@ static void count_decision(const struct op *op) {
 
 /// Answers the ops. A job whose last op this was is in its owner's hands after mailbox_post().
 static void answer(const struct writer_options *options, const struct op_ref *refs, size_t n) {
+  struct decision_lines lines = {0};
   for (size_t i = 0; i < n; i++) {
     count_decision(refs[i].op);
-    decision_log_op(options->log, refs[i].op);
+    decision_lines_op(options->log, &lines, refs[i].op);
+  }
+  decision_log_write(options->log, &lines);
+  for (size_t i = 0; i < n; i++) {
     struct write_job *job = refs[i].job;
     if (atomic_fetch_sub(&job->undone, 1) == 1) {
       mailbox_post(job->reply_to, &job->mail);
@@ -54,12 +58,12 @@ void commit_tell(struct tail *tail, struct decision_log *log, struct written *wr
       break;
     }
   }
+  struct decision_lines lines = {0};
   for (size_t i = 0; i < written->n_expiries; i++) {
-    const struct expiry *e = &written->expiries[i];
-    struct lease_key key = {e->room_id, e->user_id, e->session_id};
-    metric_expiry_lateness(e->overdue_ms);
-    decision_log_expiry(log, &key, e->revision, e->event_id, e->request_id, e->overdue_ms);
+    metric_expiry_lateness(written->expiries[i].overdue_ms);
+    decision_lines_expiry(log, &lines, &written->expiries[i]);
   }
+  decision_log_write(log, &lines);
   tail_publish(tail, written->events, written->n_events);
 }
 

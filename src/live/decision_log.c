@@ -46,8 +46,8 @@ static void add_revision(struct buf *b, const char *key, int64_t revision) {
 }
 
 static void begin_line(const struct decision_log *log, struct buf *b, const char *what, const struct lease_key *key) {
-  jo_object(b);
-  jo_ktime(b, "time", clock_db_us());
+  buf_puts(b, "{\"time\":"); // not jo_object(): it would put a comma behind the line before
+  jo_time(b, clock_db_us());
   jo_kstr(b, "instance", log->instance);
   jo_kstr(b, "what", what);
   jo_kstr(b, "room_id", key->room_id);
@@ -55,63 +55,69 @@ static void begin_line(const struct decision_log *log, struct buf *b, const char
   jo_kstr(b, "session_id", key->session_id);
 }
 
-/// Ends the line and queues it, or counts it as dropped.
-static void end_line(struct decision_log *log, struct buf *b) {
-  jo_object_end(b);
-  buf_putc(b, '\n');
+static void end_line(struct decision_lines *lines) {
+  jo_object_end(&lines->text);
+  buf_putc(&lines->text, '\n');
+  lines->n++;
+}
+
+void decision_log_write(struct decision_log *log, struct decision_lines *lines) {
+  if (lines->n == 0) {
+    return;
+  }
   pthread_mutex_lock(&log->lock);
-  bool fits = !b->failed && log->pending.len + b->len <= PENDING_MAX;
+  bool fits = !lines->text.failed && log->pending.len + lines->text.len <= PENDING_MAX;
   if (fits) {
-    buf_add(&log->pending, b->data, b->len);
+    buf_add(&log->pending, lines->text.data, lines->text.len);
     fits = !log->pending.failed;
   }
   if (!fits) {
-    log->dropped++;
+    log->dropped += lines->n;
   }
   pthread_cond_signal(&log->more);
   pthread_mutex_unlock(&log->lock);
   if (!fits) {
-    metric_add(METRIC_DECISION_LOG_DROPPED, 1);
+    metric_add(METRIC_DECISION_LOG_DROPPED, lines->n);
   }
-  buf_free(b);
+  buf_free(&lines->text);
+  lines->n = 0;
 }
 
 static bool is_plain_renewal(const struct op *op) {
   return op->kind == OP_HEARTBEAT && op->decision == DECISION_ACCEPTED && op->event_id == NULL;
 }
 
-void decision_log_op(struct decision_log *log, const struct op *op) {
+void decision_lines_op(const struct decision_log *log, struct decision_lines *lines, const struct op *op) {
   if (log->level == DECISION_LOG_OFF || (log->level == DECISION_LOG_TRANSITIONS && is_plain_renewal(op))) {
     return;
   }
-  struct buf b = {0};
-  begin_line(log, &b, op->kind == OP_HEARTBEAT ? "heartbeat" : "close", &op->key);
-  jo_kstr(&b, "event_id", op->event_id);
-  add_revision(&b, "prior_revision", op->prior_revision);
-  add_revision(&b, "new_revision", op->stored_revision);
-  jo_kstr(&b, "decision", decision_name(op->decision));
-  jo_kbool(&b, "granted", op->granted);
-  jo_kstr(&b, "request_id", op->request_id);
+  struct buf *b = &lines->text;
+  begin_line(log, b, op->kind == OP_HEARTBEAT ? "heartbeat" : "close", &op->key);
+  jo_kstr(b, "event_id", op->event_id);
+  add_revision(b, "prior_revision", op->prior_revision);
+  add_revision(b, "new_revision", op->stored_revision);
+  jo_kstr(b, "decision", decision_name(op->decision));
+  jo_kbool(b, "granted", op->granted);
+  jo_kstr(b, "request_id", op->request_id);
   if (op->client_time != NULL) {
-    jo_kstr(&b, "client_time", op->client_time);
+    jo_kstr(b, "client_time", op->client_time);
   }
-  end_line(log, &b);
+  end_line(lines);
 }
 
-void decision_log_expiry(struct decision_log *log, const struct lease_key *key, int64_t revision, const char *event_id,
-                         const char *request_id, int64_t overdue_ms) {
+void decision_lines_expiry(const struct decision_log *log, struct decision_lines *lines, const struct expiry *e) {
   if (log->level == DECISION_LOG_OFF) {
     return;
   }
-  struct buf b = {0};
-  begin_line(log, &b, "expiry", key);
-  jo_kstr(&b, "event_id", event_id);
-  add_revision(&b, "prior_revision", revision);
-  add_revision(&b, "new_revision", revision);
-  jo_kstr(&b, "decision", "expired");
-  jo_kstr(&b, "request_id", request_id);
-  jo_kint(&b, "overdue_ms", overdue_ms);
-  end_line(log, &b);
+  struct buf *b = &lines->text;
+  begin_line(log, b, "expiry", &(struct lease_key){e->room_id, e->user_id, e->session_id});
+  jo_kstr(b, "event_id", e->event_id);
+  add_revision(b, "prior_revision", e->revision);
+  add_revision(b, "new_revision", e->revision);
+  jo_kstr(b, "decision", "expired");
+  jo_kstr(b, "request_id", e->request_id);
+  jo_kint(b, "overdue_ms", e->overdue_ms);
+  end_line(lines);
 }
 
 static bool too_late(struct decision_log *log) {

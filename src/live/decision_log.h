@@ -8,7 +8,9 @@
 
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "store/op.h"
+#include "store/written.h"
 
 enum decision_log_level { DECISION_LOG_OFF, DECISION_LOG_TRANSITIONS, DECISION_LOG_ALL };
 
@@ -17,12 +19,20 @@ struct decision_log;
 /// Starts the thread that writes to @a fd. @a instance names this process in each line. @return NULL on failure
 struct decision_log *decision_log_start(int fd, enum decision_log_level level, const char *instance);
 
-/// A decided (or undecided) op. Never blocks. Any thread.
-void decision_log_op(struct decision_log *log, const struct op *op);
+/// Lines that are put together by one thread and then queued in one go. Zero-initialise.
+struct decision_lines {
+  struct buf text;
+  unsigned n;
+};
 
-/// An expiry, decision "expired". Never blocks. Any thread.
-void decision_log_expiry(struct decision_log *log, const struct lease_key *key, int64_t revision, const char *event_id,
-                         const char *request_id, int64_t overdue_ms);
+/// Adds the line of a decided (or undecided) op, unless the level leaves it out.
+void decision_lines_op(const struct decision_log *log, struct decision_lines *lines, const struct op *op);
+
+/// Adds the line of an expiry, decision "expired".
+void decision_lines_expiry(const struct decision_log *log, struct decision_lines *lines, const struct expiry *expiry);
+
+/// Queues the lines, or counts them as dropped; @a lines is empty afterwards. Never blocks. Any thread.
+void decision_log_write(struct decision_log *log, struct decision_lines *lines);
 
 /// Writes what is left, for at most @a grace_ms, joins and frees.
 void decision_log_stop(struct decision_log *log, int grace_ms);

@@ -24,6 +24,7 @@ struct writer {
   struct writer_options options;
   struct stragglers *stragglers;
   pthread_t thread;
+  bool runs;
 
   pthread_mutex_t lock; ///< the queues, queued and stopping; a leaf
   pthread_cond_t more;
@@ -41,10 +42,10 @@ struct batch {
 
 bool writer_submit(struct writer *writer, struct write_job *job) {
   job->next = NULL;
-  job->next_op = 0;
   atomic_init(&job->undone, job->n_ops);
   pthread_mutex_lock(&writer->lock);
-  bool fits = !writer->stopping && writer->queued + job->n_ops <= writer->options.max_queued;
+  bool fits =
+      !writer->stopping && job->n_ops <= STORE_BATCH_MAX && writer->queued + job->n_ops <= writer->options.max_queued;
   if (fits) {
     struct queue *q = &writer->queues[job->ops[0]->kind];
     *q->last = job;
@@ -56,22 +57,19 @@ bool writer_submit(struct writer *writer, struct write_job *job) {
   return fits;
 }
 
-/// Takes ops off one queue, as many as fit. With the lock held.
+/// Takes jobs off one queue, as many as fit. With the lock held. A job is never divided.
 static void take(struct writer *w, enum op_kind kind, struct batch *batch) {
   struct queue *q = &w->queues[kind];
-  while (q->first != NULL && batch->n < STORE_BATCH_MAX) {
+  while (q->first != NULL && batch->n + q->first->n_ops <= STORE_BATCH_MAX) {
     struct write_job *job = q->first;
-    // Once its last op is taken, the job may be finished, and freed, at any time: unlink it first.
-    while (batch->n < STORE_BATCH_MAX && job->next_op < job->n_ops) {
-      batch->refs[batch->n++] = (struct op_ref){job, job->ops[job->next_op++]};
-      w->queued--;
+    q->first = job->next;
+    if (q->first == NULL) {
+      q->last = &q->first;
     }
-    if (job->next_op == job->n_ops) {
-      q->first = job->next;
-      if (q->first == NULL) {
-        q->last = &q->first;
-      }
+    for (size_t i = 0; i < job->n_ops; i++) {
+      batch->refs[batch->n++] = (struct op_ref){job, job->ops[i]};
     }
+    w->queued -= job->n_ops;
   }
 }
 
@@ -174,11 +172,9 @@ struct writer *writer_start(const struct writer_options *options) {
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->more, NULL);
   w->stragglers = stragglers_start(&w->options);
-  if (w->stragglers == NULL || pthread_create(&w->thread, NULL, writer_main, w) != 0) {
-    stragglers_stop(w->stragglers, 0);
-    pthread_cond_destroy(&w->more);
-    pthread_mutex_destroy(&w->lock);
-    free(w);
+  w->runs = w->stragglers != NULL && pthread_create(&w->thread, NULL, writer_main, w) == 0;
+  if (!w->runs) {
+    writer_stop(w, 0);
     return NULL;
   }
   return w;
@@ -193,7 +189,9 @@ void writer_stop(struct writer *writer, int grace_ms) {
   writer->stop_us = clock_mono_us() + (int64_t)grace_ms * 1000;
   pthread_cond_signal(&writer->more);
   pthread_mutex_unlock(&writer->lock);
-  pthread_join(writer->thread, NULL);
+  if (writer->runs) {
+    pthread_join(writer->thread, NULL);
+  }
   stragglers_stop(writer->stragglers, grace_ms);
   pthread_cond_destroy(&writer->more);
   pthread_mutex_destroy(&writer->lock);

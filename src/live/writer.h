@@ -25,7 +25,6 @@ struct write_job {
   int64_t deadline_us; ///< monotonic; what has not been begun by then is given back undecided
   // The writer's own.
   struct write_job *next;
-  size_t next_op;       ///< the first op that no batch has taken
   atomic_size_t undone; ///< ops without an answer; whoever answers the last one sends the mail
 };
 

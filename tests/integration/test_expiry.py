@@ -232,8 +232,25 @@ class Expiry(Case):
         psql.run("COMMIT")
         answer = self.ok(renewal.result(20 * SLOW))
         self.assertEqual(answer["decision"], "accepted")
-        self.assertGreaterEqual(instant(answer["lease"]["expires_at"]), committed + 2.5)
+        self.assertGreaterEqual(instant(answer["lease"]["expires_at"]), committed + 2.99)
         self.assertEqual(self.expired(room), [])
+
+    def test_the_time_spent_waiting_for_a_lock_is_not_taken_off_the_ttl(self):
+        """Waits that end before any timeout, for a lease that lives and for one that ran out meanwhile."""
+        for held, first_ttl in ((0.3, 60000), (0.7, 60000), (0.7, 400)):
+            with self.subTest(held=held, first_ttl=first_ttl):
+                room = self.room()
+                psql = self.psql()
+                self.grant(room, "s", 1, first_ttl)
+                psql.run("BEGIN")
+                psql.run("SELECT revision FROM stillhere.lease WHERE room_id = %s FOR UPDATE" % sql(room))
+                renewal = self.background(self.client.hb, self.base, room, "u", "s", 2, 3000, fresh=True)
+                self.pause(held)
+                committed = float(psql.value("SELECT extract(epoch FROM clock_timestamp())"))
+                psql.run("COMMIT")
+                answer = self.ok(renewal.result(20 * SLOW))
+                self.assertGreaterEqual(instant(answer["lease"]["expires_at"]), committed + 2.99)
+                self.assertIs(answer["granted"], first_ttl < 1000)
 
     # -- odd rows and many rows ----------------------------------------------------------------------------------------
 

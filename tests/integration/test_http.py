@@ -582,6 +582,9 @@ class Deadlines(Case):
 class Caps(Case):
     config = {"longpoll_max_waiting": 20, "max_connections": 60, "longpoll_default_wait_ms": 20000}
 
+    def open_connections(self):
+        return int(self.metrics(self.base)["stillhere_connections"])
+
     def test_more_waiting_polls_than_may_wait(self):
         self.allow_5xx = True
         room = self.room()
@@ -606,7 +609,7 @@ class Caps(Case):
 
     def test_more_connections_than_may_be_open(self):
         self.allow_5xx = True
-        self.wait_until(lambda: self.metrics(self.base)["stillhere_connections"] <= 2, 5, "a quiet daemon")
+        kept = self.open_connections()  # other tests' threads keep theirs alive
         wires = [Wire(self.base) for _ in range(80)]
         statuses, refused = [], 0
         for wire in wires:
@@ -622,7 +625,7 @@ class Caps(Case):
                 if reply.status == 503:
                     self.assertIn("retry-after", reply.headers)
         self.assertEqual(set(statuses) - {200, 503}, set())
-        self.near(statuses.count(200), 40, 60, "served")
+        self.near(statuses.count(200), 60 - kept - 2, 60 - kept + 1, "served")
         self.assertGreaterEqual(statuses.count(503) + refused, 20)
         for wire in wires:
             wire.close()
@@ -631,11 +634,12 @@ class Caps(Case):
     def test_clients_that_went_away_are_noticed(self):
         room = self.room()
         self.grant(room, "a", 1)
+        before = self.open_connections()
         flock = Flock(self.base, [presence_path(room, 1)] * 15)
         self.wait_until(lambda: self.waiting(self.base) == 15, 5, "15 parked polls")
         flock.close()
         self.wait_until(lambda: self.waiting(self.base) == 0, 5, "the clients' going")
-        self.wait_until(lambda: self.metrics(self.base)["stillhere_connections"] <= 3, 5, "closed connections")
+        self.wait_until(lambda: self.open_connections() <= before, 5, "closed connections")
 
     def test_clients_that_were_cut_off_are_noticed(self):
         import socket
