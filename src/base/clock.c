@@ -187,7 +187,7 @@ static bool take_offset(const char **s, int64_t *east) {
     return false;
   if (!take_digits(s, 2, 0, 23, &hours) || !take_char(s, ':') || !take_digits(s, 2, 0, 59, &minutes))
     return false;
-  *east = sign * (hours * 3600 + minutes * 60);
+  *east = (int64_t)sign * (hours * 3600 + minutes * 60);
   return true;
 }
 
@@ -203,7 +203,7 @@ bool rfc3339_parse(const char *s, int64_t *unix_us) {
       !take_char(&s, ':') || !take_digits(&s, 2, 0, 60, &second) || !take_fraction(&s, &micros) ||
       !take_offset(&s, &east) || *s != '\0')
     return false;
-  int64_t minute_start = days_from_civil(year, month, day) * DAY_S + hour * 3600 + minute * 60 - east;
+  int64_t minute_start = days_from_civil(year, month, day) * DAY_S + (int64_t)hour * 3600 + (int64_t)minute * 60 - east;
   // A leap second is the 61st second of a day's last minute (UTC). It is read as the second after it.
   if (second == 60 && minute_start - floor_div(minute_start, DAY_S) * DAY_S != DAY_S - 60)
     return false;

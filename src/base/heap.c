@@ -41,7 +41,7 @@ static void sift_down(struct heap *h, size_t at) {
 bool heap_add(struct heap *h, struct heap_node *node, int64_t due_us) {
   if (h->len == h->cap) {
     size_t cap = h->cap == 0 ? 64 : h->cap * 2;
-    struct heap_node **slots = reallocarray(h->slots, cap, sizeof *slots);
+    struct heap_node **slots = reallocarray(h->slots, cap, sizeof(struct heap_node *));
     if (slots == NULL)
       return false;
     h->slots = slots;

@@ -73,7 +73,7 @@ enum db_status commit_batch(const struct writer_options *options, struct db *db,
     ops[i] = refs[i].op;
   }
   struct written written = {0};
-  enum db_status status = ops[0]->kind == OP_HEARTBEAT ? store_heartbeats(db, &options->rules, ops, n, &written)
+  enum db_status status = refs[0].op->kind == OP_HEARTBEAT ? store_heartbeats(db, &options->rules, ops, n, &written)
                                                        : store_closes(db, ops, n, &written);
   if (status == DB_OK) {
     metric_add(METRIC_BATCHES, 1);

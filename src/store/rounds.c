@@ -26,7 +26,7 @@ static int by_round(const void *a, const void *b) {
 bool rounds_make(struct rounds *rounds, struct op *const *ops, size_t n) {
   *rounds = (struct rounds){0};
   struct placed *placed = calloc(n, sizeof *placed);
-  rounds->ops = calloc(n, sizeof *rounds->ops);
+  rounds->ops = calloc(n, sizeof(struct op *));
   rounds->ends = calloc(n, sizeof *rounds->ends);
   if (placed == NULL || rounds->ops == NULL || rounds->ends == NULL) {
     free(placed);

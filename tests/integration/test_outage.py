@@ -142,10 +142,30 @@ class Outage(Case):
         self.recovered(5)
         self.assertEqual(self.grant(room, "s", 2)["granted"], False)
 
+    def test_connections_that_have_become_read_only(self):
+        """As after a demotion that leaves the connections standing: they are given up, and new ones are made."""
+        room = self.room()
+        self.grant(room, "s", 1)
+        self.pg.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on")
+        self.pg.psql("postgres", "SELECT pg_reload_conf()")
+        try:
+            self.pause(0.5)
+            for base in self.bases:
+                self.unavailable(self.hb(base, room, "u", "s", 2))
+                self.wait_until(lambda: self.client.get(base, "/readyz").status == 503, 5, "not ready")
+        finally:
+            self.pg.psql("postgres", "ALTER SYSTEM RESET default_transaction_read_only")
+            self.pg.psql("postgres", "SELECT pg_reload_conf()")
+        self.recovered(5)
+        self.assertEqual(self.grant(room, "s", 2)["granted"], False)
+
     def test_acknowledged_means_durable(self):
         """The moment the last of many answers arrives the database crashes: all is there afterwards."""
         room = self.room()
-        futures = [self.background(self.hb, self.bases[i % 2], room, "u%d" % i, "s", i + 1, 600000, fresh=True)
+        # A careless administrator does not change that.
+        self.pg.psql("postgres", 'ALTER DATABASE "%s" SET synchronous_commit = off' % self.database)
+        d = self.start_daemon()
+        futures = [self.background(self.hb, d.base, room, "u%d" % i, "s", i + 1, 600000, fresh=True)
                    for i in range(100)]
         answers = [f.result(30 * SLOW) for f in futures]
         self.pg.stop("immediate")
@@ -157,8 +177,10 @@ class Outage(Case):
                                                          "'%s'" % room).splitlines())
         self.assertEqual(stored, {"u%d" % i: str(i + 1) for i in range(100)})
         self.assertEqual([e["revision"] for e in self.events(room)], list(range(1, 101)))
+        self.pg.psql("postgres", 'ALTER DATABASE "%s" RESET synchronous_commit' % self.database)
         self.recovered()
         self.assertEqual(self.grant(room, "later", 1)["room_revision"], 101)
+        self.stop_now(d)
 
     def test_a_crash_under_load_loses_no_acknowledged_revision(self):
         room, stop = self.room(), time.monotonic() + 4

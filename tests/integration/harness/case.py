@@ -47,7 +47,6 @@ class Case(unittest.TestCase):
         cls.directory = os.path.join(ENVIRONMENT["directory"], cls.__module__ + "." + cls.__name__)
         os.makedirs(cls.directory, exist_ok=True)
         cls.daemons = []
-        cls.sessions = []
         cls._query = None
         cls.allowed_log = []
         cls.executor = None
@@ -75,8 +74,6 @@ class Case(unittest.TestCase):
             if fault:
                 wrong.append(fault)
             wrong += ["%s: %s" % (d.name, line) for line in d.complaints(cls.allowed_log)]
-        for s in cls.sessions:
-            s.close()
         cls.forget_query()
         if cls.own_cluster:
             cls.pg.remove()
@@ -193,9 +190,9 @@ class Case(unittest.TestCase):
         return cls._query.value(sql)
 
     def psql(self):
-        """A psql of its own, for locks held."""
+        """A psql of its own, for locks held until the end of the test at most."""
         session = self.pg.session(self.database)
-        self.sessions.append(session)
+        self.addCleanup(session.close)
         return session
 
     def count(self, table, **where):
