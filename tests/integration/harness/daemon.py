@@ -5,6 +5,7 @@ import http.client
 import os
 import random
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -18,6 +19,9 @@ FORBIDDEN = re.compile(r"AddressSanitizer|LeakSanitizer|ThreadSanitizer|Undefine
                        r"\bpanic\b|\bassert", re.IGNORECASE)
 #: An entry of level error, in either format of the log.
 ERROR_LINE = re.compile(r"^\S+ error: |\"level\":\"error\"|^Fatal")
+
+#: What the daemon runs under, such as valgrind; a whole command line.
+WRAPPER = shlex.split(os.environ.get("TEST_WRAPPER", ""))
 
 
 def program():
@@ -65,7 +69,7 @@ class Daemon:
         self.checked = 0
         self.terminated = False
         with open(self.log, "ab") as err, open(self.out, "ab") as out:
-            self.process = subprocess.Popen([program()], env=daemon_environment(self.config), cwd=directory,
+            self.process = subprocess.Popen(WRAPPER + [program()], env=daemon_environment(self.config), cwd=directory,
                                             stdin=subprocess.DEVNULL, stdout=out if stdout is None else stdout,
                                             stderr=err)
 
