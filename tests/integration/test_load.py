@@ -32,18 +32,18 @@ class Load(Case):
     own_cluster = True
     config = {"ttl_min_ms": 1000}
 
-    def drive(self, sessions, until):
-        """One thread's sessions: each renews when the last answer told it to."""
+    def drive(self, sessions, stop):
+        """One thread's sessions: each renews when the last answer told it to, until the end of all."""
         client = Client()
         due = [(time.monotonic() + random.random() * 1.5, i) for i in range(len(sessions))]
         heapq.heapify(due)
         while due:
             at, i = heapq.heappop(due)
             session, now = sessions[i], time.monotonic()
-            if at >= until or (session.silent_from is not None and at >= session.silent_from):
+            if session.silent_from is not None and at >= session.silent_from:
                 continue
-            if at > now:
-                time.sleep(at - now)
+            if stop.wait(max(0, at - now)):
+                break
             session.sent += 1
             base = self.bases[random.randrange(2)]
             try:
@@ -65,15 +65,15 @@ class Load(Case):
 
     def test_a_thousand_sessions(self):
         sessions = [Session(i) for i in range(SESSIONS)]
-        began = time.monotonic()
-        until = began + DURATION
+        began, stop = time.monotonic(), threading.Event()
+        self.addCleanup(stop.set)
         # Silence begins after a stretch of nothing but renewals, early enough to be swept within the run.
         silent = random.sample(sessions, SESSIONS // 10)
         first, last = DURATION * 0.35, DURATION - TTL_MS / 1000 - 3
         for session in silent:
             session.silent_from = began + first + random.random() * max(1, last - first)
         psql = self.psql()
-        threads = [threading.Thread(target=self.drive, args=(sessions[t::THREADS], until)) for t in range(THREADS)]
+        threads = [threading.Thread(target=self.drive, args=(sessions[t::THREADS], stop)) for t in range(THREADS)]
         for thread in threads:
             thread.start()
         self.wait_until(lambda: self.q("SELECT count(*) FROM stillhere.lease") == str(SESSIONS), 10, "all leases")
@@ -83,12 +83,15 @@ class Load(Case):
             self.pause(0.2)
         self.assertEqual(psql.notifications(), [], "plain renewals notify nobody")
         psql.run("UNLISTEN *")
-        for thread in threads:
-            thread.join()
-        # The last silent ones end; those who merely stopped with the run are looked at before they could.
+        while time.monotonic() < max(began + DURATION, max(s.silent_from for s in silent) + 2 * SLOW):
+            self.pause(0.2)
+        # The others go on until the last silent one must have ended.
         deadline = max(instant(s.expires_at) for s in silent) + 2 * SLOW
         while float(self.q("SELECT extract(epoch FROM clock_timestamp())")) < deadline:
-            self.pause(0.05)
+            self.pause(0.1)
+        stop.set()
+        for thread in threads:
+            thread.join()
         self.verdicts(sessions, set(silent))
         self.database_is_at_ease(sessions)
 
