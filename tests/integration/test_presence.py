@@ -164,7 +164,7 @@ class Presence(Case):
     def test_a_bad_cursor_is_corrected_whatever_the_client_has(self):
         room = self.room()
         self.fill(room, 1)
-        tag = self.poll(self.base, room).headers["ETag"]
+        tag = self.poll(self.base, room).headers["etag"]
         self.assertEqual(self.poll(self.base, room, headers={"If-None-Match": tag}).status, 304)
         reply = self.poll(self.base, room, 99, headers={"If-None-Match": tag}, wait_ms=0)
         self.assertEqual(self.ok(reply)["reason"], "ahead")
