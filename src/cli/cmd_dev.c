@@ -30,6 +30,9 @@
 
 extern char **environ;
 
+/// What needs no quotes in a shell.
+#define PLAIN_IN_SHELL "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-"
+
 struct dev {
   const struct options *options;
   char dir[4096];
@@ -154,11 +157,17 @@ static bool set_environment(const struct dev *dev) {
 /// Starts the server and waits until it says that it is ready.
 static bool start_server(struct dev *dev) {
   char *argv[] = {dev->program, NULL};
+  struct http_reply reply = {0};
+  bool taken = http_send(dev->http, "GET", "/healthz", NULL, 1000, &reply) == HTTP_ANSWERED;
+  http_reply_clear(&reply);
+  if (taken) {
+    complain("something answers at %s already: stop it, or use another address with --listen", dev->url);
+    return false;
+  }
   dev->server = (struct child){.name = "stillhered", .log = dev->log, .out = dev->decisions, .death_signal = SIGTERM};
   struct dev_user same = {0};
   if (!child_start(&dev->server, argv, &same))
     return false;
-  struct http_reply reply = {0};
   int64_t deadline_us = clock_mono_us() + (int64_t)READY_MS * 1000;
   bool ready = false;
   for (;;) {
@@ -200,22 +209,29 @@ static void welcome(const struct dev *dev) {
     json_decref(line);
     return;
   }
+  // The session is named after the room's revision as well: one that an earlier run closed stays closed.
   int64_t head = room_revision(dev);
+  const char *quote = strspn(dev->self, PLAIN_IN_SHELL) == strlen(dev->self) ? "" : "'";
+  bool elsewhere = strcmp(dev->url, URL_DEFAULT) != 0;
+  const char *option = elsewhere ? " --url " : "", *url = elsewhere ? dev->url : "";
   printf("stillhere is running at %s\n\n"
          "1. Renew a lease, in another terminal; repeat it within 15 s to stay:\n"
          "   curl -sS -X PUT %s/leases -d '{\"room_id\":\"" ROOM
-         "\",\"user_id\":\"an\",\"session_id\":\"tab-1\",\"ttl_ms\":15000}'\n"
+         "\",\"user_id\":\"an\",\"session_id\":\"tab-%lld\",\"ttl_ms\":15000}'\n"
          "2. Watch the room; the answer comes as soon as there is something new:\n"
          "   curl -sS '%s/rooms/" ROOM "/presence?since=%lld&wait_ms=25000'\n"
          "3. Stop renewing, and wait for the one lease.expired that follows:\n"
          "   curl -sS '%s/rooms/" ROOM "/presence?since=%lld&wait_ms=25000'\n\n"
-         "The same without curl:  %s renew " ROOM " an   and   %s watch " ROOM "\n\n"
+         "The same without curl:\n"
+         "   %s%s%s renew " ROOM " an%s%s\n"
+         "   %s%s%s watch " ROOM "%s%s\n\n"
          "Data       %s (kept for the next start)\n"
          "Logs       %s, %s\n"
          "Decisions  %s\n\n"
          "Ctrl-C stops it.\n",
-         dev->url, dev->url, dev->url, (long long)head, dev->url, (long long)head + 1, dev->self, dev->self, dev->dir,
-         dev->log, dev->postgres.log, dev->decisions);
+         dev->url, dev->url, (long long)head + 1, dev->url, (long long)head, dev->url, (long long)head + 1, quote,
+         dev->self, quote, option, url, quote, dev->self, quote, option, url, dev->dir, dev->log, dev->postgres.log,
+         dev->decisions);
   fflush(stdout);
 }
 

@@ -266,7 +266,7 @@ static const char *from_environment(const char *name) {
 
 bool options_parse(struct options *options, int argc, char **argv, int *code) {
   const char *url = from_environment("STILLHERE_URL");
-  *options = (struct options){.url = url == NULL ? "http://127.0.0.1:7470" : url,
+  *options = (struct options){.url = url == NULL ? URL_DEFAULT : url,
                               .token_file = from_environment("STILLHERE_TOKEN_FILE"),
                               .since = -1,
                               .listen = "127.0.0.1:7470"};

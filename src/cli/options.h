@@ -20,6 +20,9 @@ enum exit_code {
 };
 
 /// Bits, so that an option can belong to several commands.
+/// Where the server is looked for when nobody says.
+#define URL_DEFAULT "http://127.0.0.1:7470"
+
 enum command {
   COMMAND_RENEW = 1,
   COMMAND_CLOSE = 2,

@@ -46,7 +46,8 @@ const struct config_key config_keys[] = {
     {CHOICE(membership, "open", membership_choices),
      .doc =
          "open: whoever may call may hold a lease, unless the membership was revoked. required: an active membership "
-         "of the room is needed."},
+         "of the room is needed. Members are the rows of the table stillhere.member; this version has no route for "
+         "them."},
     {DURATION(ttl_default_ms, "90000", MS_OF_INT4),
      .doc = "How long a lease lasts when the heartbeat does not say. Unless it is set it gives way to ttl_min_ms and "
             "ttl_max_ms."},

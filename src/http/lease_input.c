@@ -204,8 +204,12 @@ static bool read_item(const json_t *value, const struct config *config, const ch
 
 static bool read_batch(struct lease_input *in, const json_t *list, const struct config *config, const char *request_id,
                        struct input_problem *problem) {
-  if (json_object_size(in->root) != 1) {
-    return refuse(problem, "unknown_field", "leases", "beside \"leases\" a batch has no other field");
+  const char *key;
+  json_t *child;
+  json_object_foreach(in->root, key, child) {
+    if (strcmp(key, "leases") != 0) {
+      return refuse(problem, "unknown_field", key, "there is no field \"%.64s\" beside \"leases\"", key);
+    }
   }
   if (!json_is_array(list)) {
     return refuse(problem, "bad_field", "leases", "leases must be an array, not %s", type_name(list));

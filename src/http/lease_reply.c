@@ -59,7 +59,11 @@ static void open_success(struct buf *b, const struct op *op, const char *request
 static const char *explain(const struct op *op) {
   switch (op->decision) {
   case DECISION_IGNORED_OLD_REVISION:
-    return "a newer revision of this lease is stored; send one above stored_revision";
+    if (op->stored_revision == REVISION_MAX) {
+      return "this lease is at the largest revision; begin with another session_id";
+    }
+    return op->kind == OP_CLOSE ? "a newer revision of this lease is stored; leave revision out, or send that one"
+                                : "the revision is not above stored_revision; send one that is";
   case DECISION_SESSION_CLOSED:
     return "this session was closed; send a revision above stored_revision, or use a new session_id";
   case DECISION_MEMBERSHIP_REVOKED:

@@ -327,7 +327,8 @@ class Dev(Case):
         command = Command(self.directory, ["dev", "--data", data + "-b", "--listen", "127.0.0.1:" + port, "--stillhered",
                                            daemon_program()])
         self.assertEqual(command.wait(60), 1, command.stdout())
-        self.assertIn("stillhered has ended", command.stderr())
+        self.assertIn("answers at http://127.0.0.1:%s already" % port, command.stderr())
+        self.assertNotIn("is running at", command.stdout())
         self.stop(first)
 
     def test_the_end_of_postgres_ends_it(self):

@@ -111,7 +111,7 @@ static const struct {
     {WITH("\"revison\":1"), "unknown_field", "revison"},
     {WITH("\"last_seen\":\"2099-01-01T00:00:00Z\""), "unknown_field", "last_seen"},
     {"{\"leases\":{}}", "bad_field", "leases"},
-    {"{\"leases\":[],\"room_id\":\"r\"}", "unknown_field", "leases"},
+    {"{\"leases\":[],\"room_id\":\"r\"}", "unknown_field", "room_id"},
 };
 
 static void refused(void **state) {
