@@ -24,6 +24,7 @@
 #include "http/peers.h"
 #include "http/worker.h"
 #include "live/decision_log.h"
+#include "live/last_seen.h"
 #include "live/listener.h"
 #include "live/reader.h"
 #include "live/sweeper.h"
@@ -48,12 +49,13 @@ enum { EXIT_CLEAN = 0, EXIT_FAULT = 1, EXIT_USAGE = 2 };
 // The steps of stopping. Their sum stays below the watchdog's time, and that below the 10 s that are promised.
 #define STOP_REQUESTS_MS 3000
 #define STOP_WRITER_MS 2000
+#define STOP_LAST_SEEN_MS 1000
 #define STOP_WORKERS_MS 1000
 #define STOP_LOG_MS 500
 #define STOP_WATCHDOG_S 9
 
 /// The parts that have a connection to the database, each with its own name and patience.
-enum role { ROLE_STARTER, ROLE_WRITER, ROLE_READER, ROLE_SWEEPER, ROLE_LISTEN, ROLE_TAIL, ROLE_COUNT };
+enum role { ROLE_STARTER, ROLE_WRITER, ROLE_READER, ROLE_SWEEPER, ROLE_LISTEN, ROLE_TAIL, ROLE_LAST_SEEN, ROLE_COUNT };
 
 static const struct db_options role_defaults[ROLE_COUNT] = {
     // A statement that takes longer than this is given up, so that a client hears 503 within 5 s. The writer gives a
@@ -64,6 +66,7 @@ static const struct db_options role_defaults[ROLE_COUNT] = {
     [ROLE_SWEEPER] = {NULL, "stillhered sweeper", 3000, 10000, 500},
     [ROLE_LISTEN] = {NULL, "stillhered listener", 3000, 5000, 1000},
     [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000},
+    [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250},
 };
 
 struct server {
@@ -84,6 +87,7 @@ struct server {
   atomic_bool stopping; ///< tells the starter to end
   atomic_bool failed;   ///< the starter met what waiting cannot cure
   struct listener *listener;
+  struct last_seen *last_seen;
   struct sweeper *sweeper;
 };
 
@@ -134,12 +138,16 @@ static bool wait_for_schema(struct server *s) {
 /// Starts everything that works on the tables.
 static bool start_parts(struct server *s) {
   const struct config *c = &s->config;
+  s->last_seen = last_seen_start(&s->db[ROLE_LAST_SEEN], c->last_seen_flush_ms);
+  if (s->last_seen == NULL)
+    return false;
   struct writer_options writer = {
       .db = &s->db[ROLE_WRITER],
       .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED, .renewal_events = c->renewal_events != 0},
       .max_queued = WRITER_QUEUE_MAX,
       .tail = s->service.tail,
       .log = s->decisions,
+      .last_seen = s->last_seen,
   };
   struct sweeper_options sweeper = {
       .db = &s->db[ROLE_SWEEPER],
@@ -331,6 +339,7 @@ static void stop(struct server *s) {
     (void)pthread_join(s->starter, NULL);
   if (s->service.writer != NULL)
     writer_stop(s->service.writer, STOP_WRITER_MS);
+  last_seen_stop(s->last_seen, STOP_LAST_SEEN_MS);
   if (s->service.readers != NULL)
     reader_stop(s->service.readers);
   if (s->sweeper != NULL)

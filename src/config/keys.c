@@ -60,9 +60,9 @@ const struct config_key config_keys[] = {
      .doc = "How often expired leases are looked for. A lease is ended at most this long, and a little, after its "
             "expiry; the promise of 2 seconds holds up to the default."},
     {DURATION(last_seen_flush_ms, "300000", DAY_MS),
-     .doc = "How often the table stillhere.user_last_seen is brought up to date with living leases. Accepted and "
-            "checked in this version; it takes effect with the batch writer, which this version does not have yet "
-            "(the end of a lease is written at once)."},
+     .doc = "How often the tables stillhere.user_last_seen and stillhere.room_last_seen are brought up to date with "
+            "heartbeats of living leases, for dashboards that read SQL. The end of a lease is written at once, and "
+            "replies over HTTP are always current."},
     {DURATION(longpoll_default_wait_ms, "25000", 3600000),
      .doc =
          "How long a poll waits when it does not say. Unless it is set it gives way to longpoll_max_wait_ms. Keep it "

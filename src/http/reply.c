@@ -40,10 +40,9 @@ static bool add_headers(struct request *r, struct MHD_Response *response, const 
          add(response, "Connection", close ? "close" : NULL);
 }
 
-/// Queues and lets go of @a response; NULL means that there was no memory for it. What cannot be queued closes the
-/// connection (request.c sees that `replied` is not set).
-static void queue(struct request *r, int status, struct MHD_Response *response, const char *content_type,
-                  const struct reply_headers *headers) {
+// What cannot be queued closes the connection (request.c sees that `replied` is not set).
+void reply_queue(struct request *r, int status, struct MHD_Response *response, const char *content_type,
+                 const struct reply_headers *headers) {
   if (r->replied) {
     log_error("a second reply to one request was dropped (status %d)", status);
     if (response != NULL)
@@ -88,7 +87,7 @@ static const char *type_or_json(const struct reply_headers *headers) {
 }
 
 void request_reply_json(struct request *r, int status, struct buf *b, const struct reply_headers *headers) {
-  queue(r, status, from_buf(b), type_or_json(headers), headers);
+  reply_queue(r, status, from_buf(b), type_or_json(headers), headers);
 }
 
 /// What a shared reply holds on to until MHD has sent it.
@@ -122,11 +121,11 @@ void request_reply_shared(struct request *r, int status, struct body *body, stru
     if (response == NULL)
       shared_free(shared);
   }
-  queue(r, status, response, type_or_json(headers), headers);
+  reply_queue(r, status, response, type_or_json(headers), headers);
 }
 
 void request_reply_empty(struct request *r, int status, const struct reply_headers *headers) {
-  queue(r, status, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT), NULL, headers);
+  reply_queue(r, status, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT), NULL, headers);
 }
 
 void problem_open(struct buf *b, int status, const char *code, const char *field, const char *detail,
@@ -170,7 +169,7 @@ static void reply_problem(struct request *r, int status, const char *code, const
     all.retry_after_s = retry_after();
   struct buf b = {0};
   problem_json(&b, status, code, field, detail, r->id);
-  queue(r, status, from_buf(&b), "application/problem+json", &all);
+  reply_queue(r, status, from_buf(&b), "application/problem+json", &all);
 }
 
 #define DETAIL_SIZE 512

@@ -33,6 +33,7 @@ struct request *request_new(struct conn *conn, struct MHD_Connection *connection
 
 void request_free(struct request *r) {
   park_forget(r);
+  stream_forget(r);
   if (r->state != NULL && r->free_state != NULL)
     r->free_state(r->state);
   conn_end_request(r->conn);
@@ -41,6 +42,7 @@ void request_free(struct request *r) {
   for (int i = 0; i < PATH_PARAMS_MAX; i++)
     free(r->params[i]);
   buf_free(&r->body);
+  free(r->repeated);
   free(r->target);
   free(r);
 }
@@ -158,6 +160,8 @@ static enum MHD_Result settle(struct request *r, enum request_verdict verdict) {
     log_error("a request was left without a reply; its connection is closed");
     return MHD_NO;
   }
+  if (r->stream != NULL)
+    stream_end(r);
   // Whatever the request waited for does not matter any more, though its last byte may still be long in coming.
   park_forget(r);
   conn_replied(r->conn);

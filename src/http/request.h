@@ -23,6 +23,7 @@
 struct worker;
 struct route;
 struct conn;
+struct stream;
 
 enum request_verdict { REQUEST_DONE, REQUEST_PARKED };
 
@@ -37,6 +38,8 @@ enum wake_reason {
 /// Path parameters at most: /rooms/{room}/leases/{user}/{session}.
 #define PATH_PARAMS_MAX 3
 #define QUERY_PARAMS_MAX 16
+/// Values of a query parameter that may be repeated.
+#define REPEATED_MAX 1000
 /// Bytes of an Allow header's value and its NUL.
 #define ALLOW_SIZE 64
 
@@ -51,6 +54,8 @@ struct request {
   char *params[PATH_PARAMS_MAX]; ///< decoded and checked identifiers, in the order of the pattern
   struct query_param query[QUERY_PARAMS_MAX];
   int n_query;
+  char **repeated; ///< decoded values of the parameter that the route lets repeat, in order
+  size_t n_repeated;
   struct buf body;                 ///< the whole body
   char id[REQUEST_ID_MAX + 1];     ///< X-Request-Id, taken or made
   int64_t arrived_us;              ///< monotonic
@@ -78,7 +83,10 @@ struct request {
   struct heap_node deadline;
   struct room_watch *watch;
   struct request *watch_prev, *watch_next, *prev, *next;
+  bool patient;  ///< waits for news of its room, not for a read: can wait for the end of a window
+  bool its_turn; ///< was woken with its room, and has not answered since
   bool counted_waiting;
+  struct stream *stream; ///< its reply is a stream (http/stream.h); NULL: not, or no longer
 };
 
 /// The decoded value of a query parameter, or NULL. (A repeated or unknown one was refused before the handler.)

@@ -16,6 +16,8 @@ static const char *const lease_put_query[] = {"since", "epoch", NULL};
 static const char *const lease_delete_query[] = {"revision", NULL};
 static const char *const presence_query[] = {"since", "epoch",      "wait_ms", "kinds", "limit",
                                              "view",  "session_id", "user_id", NULL};
+static const char *const last_seen_query[] = {ROUTE_REPEATABLE "user_id", NULL};
+static const char *const room_last_seen_query[] = {"limit", "after", NULL};
 static const char *const rooms_query[] = {"prefix", "limit", "after", NULL};
 
 // method, pattern, query names, takes a body, needs the database, handler; the busiest first.
@@ -25,6 +27,10 @@ const struct route routes[] = {
     {"DELETE", "/rooms/{room}/leases/{user}/{session}", lease_delete_query, false, true, h_lease_delete},
     {"GET", "/rooms/{room}/leases", no_query, false, true, h_leases_get},
     {"GET", "/rooms", rooms_query, false, true, h_rooms_get},
+    {"GET", "/last-seen", last_seen_query, false, true, h_last_seen_get},
+    {"GET", "/users/{user}/presence", no_query, false, true, h_user_presence_get},
+    {"GET", "/rooms/{room}/last-seen", room_last_seen_query, false, true, h_room_last_seen_get},
+    {"GET", "/rooms/{room}/users/{user}/explain", no_query, false, true, h_explain_get},
     {"GET", "/healthz", no_query, false, false, h_healthz},
     {"GET", "/readyz", no_query, false, false, h_readyz},
     {"GET", "/metrics", no_query, false, false, h_metrics},

@@ -87,7 +87,7 @@ static int sleep_ms(struct worker_loop *loop, int64_t now_us) {
   if (loop->woken != NULL)
     return 0;
   int64_t due_us = now_us + SLEEP_MAX_US;
-  struct heap *const heaps[] = {&loop->waits, &loop->conns};
+  struct heap *const heaps[] = {&loop->waits, &loop->conns, &loop->windows};
   for (size_t i = 0; i < ARRAY_LEN(heaps); i++) {
     const struct heap_node *node = heap_first(heaps[i]);
     if (node != NULL && node->due_us < due_us)
@@ -145,6 +145,7 @@ static void *loop_main(void *arg) {
     now_us = clock_mono_us();
     conn_expire(loop, now_us);
     park_expire(loop, now_us);
+    watch_expire(loop, now_us);
     park_resume(loop);
     if (MHD_run(loop->daemon) != MHD_YES)
       log_error("libmicrohttpd refuses to run");
@@ -255,6 +256,8 @@ void worker_free(struct worker *worker) {
     (void)mailbox_deliver(&worker->mailbox); // wakes that came late: their mail frees itself
     heap_free(&worker->loop->waits);
     heap_free(&worker->loop->conns);
+    watch_free_all(worker->loop);
+    heap_free(&worker->loop->windows);
     if (worker->loop->epoll_fd >= 0)
       (void)close(worker->loop->epoll_fd);
     free(worker->loop);
@@ -281,7 +284,7 @@ struct worker *worker_start(unsigned id, const struct service *service) {
     ok = prepare(worker);
   }
   if (ok) {
-    tail_add_worker(service->tail, id, &worker->mailbox, park_room_woken, worker);
+    tail_add_worker(service->tail, id, &worker->mailbox, watch_room_woken, worker);
     errno = pthread_create(&worker->loop->thread, NULL, loop_main, worker->loop);
     ok = errno == 0;
   }

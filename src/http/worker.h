@@ -17,6 +17,7 @@
 /// What the handlers of all workers share. Made by main before the threads start; outlives them.
 struct service {
   const struct config *config;
+  unsigned n_workers;
   struct tail *tail;
   struct writer *writer;
   struct reader_pool *readers;

@@ -79,6 +79,7 @@ enum db_status commit_batch(const struct writer_options *options, struct db *db,
     metric_add(METRIC_BATCHES, 1);
     // The tail first: what an instance accepted shows in its own next reply (CONTRACT §4).
     commit_tell(options->tail, options->log, &written);
+    last_seen_note(options->last_seen, ops, n);
     answer(options, refs, n);
   }
   written_clear(&written);
