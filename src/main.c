@@ -55,15 +55,26 @@ enum { EXIT_CLEAN = 0, EXIT_FAULT = 1, EXIT_USAGE = 2 };
 #define STOP_WATCHDOG_S 9
 
 /// The parts that have a connection to the database, each with its own name and patience.
-enum role { ROLE_STARTER, ROLE_WRITER, ROLE_READER, ROLE_SWEEPER, ROLE_LISTEN, ROLE_TAIL, ROLE_LAST_SEEN, ROLE_COUNT };
+enum role {
+  ROLE_STARTER,
+  ROLE_WRITER,
+  ROLE_STRAGGLERS,
+  ROLE_READER,
+  ROLE_SWEEPER,
+  ROLE_LISTEN,
+  ROLE_TAIL,
+  ROLE_LAST_SEEN,
+  ROLE_COUNT
+};
 
 static const struct db_options role_defaults[ROLE_COUNT] = {
     // A statement that takes longer than this is given up, so that a client hears 503 within 5 s. The writer gives a
     // lock little time, since others wait behind it: what meets one goes to the stragglers.
     [ROLE_STARTER] = {NULL, "stillhered start", 3000, 10000, 5000},
     [ROLE_WRITER] = {NULL, "stillhered writer", 2000, 3000, 250},
+    [ROLE_STRAGGLERS] = {NULL, "stillhered stragglers", 2000, 3000, 50},
     [ROLE_READER] = {NULL, "stillhered reader", 2000, 3000, 1000},
-    [ROLE_SWEEPER] = {NULL, "stillhered sweeper", 3000, 10000, 500},
+    [ROLE_SWEEPER] = {NULL, "stillhered sweeper", 3000, 10000, 100},
     [ROLE_LISTEN] = {NULL, "stillhered listener", 3000, 5000, 1000},
     [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000},
     [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250},
@@ -143,6 +154,7 @@ static bool start_parts(struct server *s) {
     return false;
   struct writer_options writer = {
       .db = &s->db[ROLE_WRITER],
+      .stragglers_db = &s->db[ROLE_STRAGGLERS],
       .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED, .renewal_events = c->renewal_events != 0},
       .max_queued = WRITER_QUEUE_MAX,
       .tail = s->service.tail,

@@ -23,8 +23,11 @@ bool etag_listed(const char *if_none_match, const char *etag) {
     const char *end = s[0] == '"' ? strchr(s + 1, '"') : NULL;
     if (!end)
       return false; // the end of the list, or no list at all
-    if ((size_t)(end + 1 - s) == len && memcmp(s, etag, len) == 0)
+    bool same = (size_t)(end + 1 - s) == len && memcmp(s, etag, len) == 0;
+    s = end + 1 + strspn(end + 1, " \t");
+    if (*s != ',' && *s != '\0')
+      return false;
+    if (same)
       return true;
-    s = end + 1;
   }
 }

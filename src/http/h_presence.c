@@ -77,16 +77,26 @@ static bool parse_session(struct request *r, struct presence *p) {
   return true;
 }
 
+// However many digits: what is longer than the longest wait is cut to it.
+static bool parse_wait(struct request *r, const struct config *config, int64_t *wait_ms) {
+  const char *value = request_query(r, "wait_ms");
+  *wait_ms = config->longpoll_default_wait_ms;
+  if (!value)
+    return true;
+  if (value[0] == '\0' || value[strspn(value, "0123456789")] != '\0')
+    return bad(r, "wait_ms", "must be milliseconds in plain digits");
+  if (!strict_int(value, strlen(value), 0, config->longpoll_max_wait_ms, wait_ms))
+    *wait_ms = config->longpoll_max_wait_ms;
+  return true;
+}
+
 static bool parse(struct request *r, struct presence *p) {
   const struct config *config = r->worker->service->config;
-  int64_t wait_ms = config->longpoll_default_wait_ms, limit = LIMIT_MAX;
-  if (!presence_parse_cursor(r, &p->query) ||
-      !parse_int(r, "wait_ms", 0, INT32_MAX, &wait_ms, "must be milliseconds in plain digits") ||
+  int64_t wait_ms, limit = LIMIT_MAX;
+  if (!presence_parse_cursor(r, &p->query) || !parse_wait(r, config, &wait_ms) ||
       !parse_int(r, "limit", 1, LIMIT_MAX, &limit, "must be between 1 and 1000") || !parse_kinds(r, &p->query.kinds) ||
       !parse_view(r, &p->query.view) || !parse_session(r, p))
     return false;
-  if (wait_ms > config->longpoll_max_wait_ms)
-    wait_ms = config->longpoll_max_wait_ms;
   p->query.limit = (int)limit;
   p->wait_until_us = r->arrived_us + jitter_up(wait_ms, 16) * 1000;
   return true;
@@ -107,7 +117,9 @@ static enum request_verdict reply(struct request *r, struct presence *p) {
   etag_format(etag, p->answer.epoch, p->answer.revision);
   // The state of a session moves without the room's revision: a reply with one has no tag.
   const struct reply_headers headers = {.etag = p->session_id ? NULL : etag};
-  if (headers.etag && etag_listed(if_none_match(r), etag))
+  // A snapshot that answers a bad cursor is news, whatever the client has: 304 would leave it with that cursor.
+  bool corrects = p->answer.mode == MODE_SNAPSHOT && p->answer.reason != REASON_REQUESTED;
+  if (headers.etag && !corrects && etag_listed(if_none_match(r), etag))
     return not_modified(r, etag);
   presence_count(p);
   struct buf suffix = {0};

@@ -46,7 +46,7 @@ bool write_request_submit(struct write_request *w, struct op **ops, size_t n,
     request_unavailable(r, "more heartbeats are queued than the database takes; try again");
     return false;
   }
-  request_park(r, w->job.deadline_us, resumed);
+  request_park(r, r->arrived_us + WRITE_ANSWER_US, resumed);
   return true;
 }
 
@@ -60,7 +60,7 @@ bool write_request_decided(struct write_request *w, enum wake_reason reason, enu
     return false;
   }
   // The client half-closed or the server drains: what is under way is still answered.
-  request_park(w->request, w->job.deadline_us, w->request->resumed);
+  request_park(w->request, w->request->arrived_us + WRITE_ANSWER_US, w->request->resumed);
   *verdict = REQUEST_PARKED;
   return false;
 }

@@ -8,8 +8,12 @@
 #include "http/request.h"
 #include "live/writer.h"
 
-/// How long a request waits for its commit, from its arrival, microseconds: a 503 comes within 5 s (DESIGN §3).
-#define WRITE_WAIT_US INT64_C(4500000)
+/// How long ops may wait for their commit, from the request's arrival, microseconds; what is not decided then is given
+/// back as unavailable, each by itself.
+#define WRITE_WAIT_US INT64_C(4200000)
+
+/// When the request answers in any case, its ops given back or not: a 503 comes within 5 s.
+#define WRITE_ANSWER_US INT64_C(4800000)
 
 /// The first member of a handler's state. Zero-initialise.
 struct write_request {

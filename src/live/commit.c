@@ -67,20 +67,24 @@ void commit_tell(struct tail *tail, struct decision_log *log, struct written *wr
   tail_publish(tail, written->events, written->n_events);
 }
 
-enum db_status commit_batch(const struct writer_options *options, struct db *db, const struct op_ref *refs, size_t n) {
+enum db_status commit_batch(const struct writer_options *options, struct db *db, const struct op_ref *refs, size_t n,
+                            bool *shared) {
   struct op *ops[STORE_BATCH_MAX];
   for (size_t i = 0; i < n; i++) {
     ops[i] = refs[i].op;
   }
   struct written written = {0};
   enum db_status status = refs[0].op->kind == OP_HEARTBEAT ? store_heartbeats(db, &options->rules, ops, n, &written)
-                                                       : store_closes(db, ops, n, &written);
+                                                           : store_closes(db, ops, n, &written);
   if (status == DB_OK) {
     metric_add(METRIC_BATCHES, 1);
     // The tail first: what an instance accepted shows in its own next reply (CONTRACT §4).
     commit_tell(options->tail, options->log, &written);
     last_seen_note(options->last_seen, ops, n);
     answer(options, refs, n);
+  }
+  if (shared != NULL) {
+    *shared = written.past_leases;
   }
   written_clear(&written);
   return status;

@@ -15,7 +15,9 @@ struct op_ref {
 
 /// Runs ops of one kind. On DB_OK they are answered, and the refs must not be used any more. Otherwise they are still
 /// the caller's, and nothing was told to anybody.
-enum db_status commit_batch(const struct writer_options *options, struct db *db, const struct op_ref *refs, size_t n);
+/// @param[out] shared for DB_LOCKED: whether the lock was on a room or a user rather than on a lease; may be NULL
+enum db_status commit_batch(const struct writer_options *options, struct db *db, const struct op_ref *refs, size_t n,
+                            bool *shared);
 
 /// Tells the tail, the decision log and the metrics what a committed transaction wrote; the sweeper does so too. The
 /// tail takes over the events' strings.

@@ -218,10 +218,14 @@ static enum db_status pulse(struct listener *l) {
   if (status != DB_OK)
     return status;
   clock_db_sample(db_time(r, 0, 0), sent_us, clock_mono_us());
-  int64_t before = l->room_table;
-  l->room_table = db_int8(r, 0, 1);
+  int64_t before = l->room_table, now = db_int8(r, 0, 1);
   PQclear(r);
-  if (before == 0 || before == l->room_table)
+  if (now == 0) { // dropped; what comes in its place has another oid
+    tail_set_listening(l->tail, false);
+    return DB_LOST;
+  }
+  l->room_table = now;
+  if (before == 0 || before == now)
     return DB_OK;
   db_drop(l->query_db);
   return db_connect(l->query_db);
@@ -229,9 +233,10 @@ static enum db_status pulse(struct listener *l) {
 
 static enum db_status poll_heads(struct listener *l, char **room_ids, size_t n) {
   int64_t heads[HEADS_MAX] = {0}, pruned[HEADS_MAX] = {0};
+  int64_t asked_us = clock_mono_us();
   enum db_status status = read_heads(l->query_db, (const char *const *)room_ids, n, heads, pruned);
   for (size_t i = 0; i < n && status == DB_OK; i++) {
-    tail_hint(l->tail, room_ids[i], heads[i]);
+    tail_polled(l->tail, room_ids[i], asked_us, heads[i]);
     tail_pruned(l->tail, room_ids[i], pruned[i]);
   }
   return status;

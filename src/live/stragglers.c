@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// Two lists. Fresh ops are tried in the order of their arrival. One that meets a lock goes to the waiting ones and is
+// tried again in a while, and so do, untried, those that would meet the same lock: the next op of the same lease, which
+// must not overtake; and, where it was a room's or a user's row, every op of that room or user. So a lock costs one
+// attempt now and then, however many ops stand behind it, and everybody else is through at once.
 #include "live/stragglers.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include <utlist.h>
@@ -10,12 +15,15 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-/// Pause after a pass in which every op met a lock or the database was away.
-#define PASS_PAUSE_MS 20
+/// When an op that met a lock is tried again, and when anything is after the database went away.
+#define RETRY_US INT64_C(100000)
+#define AWAY_US INT64_C(50000)
 
 struct straggler {
   struct op_ref ref;
-  bool locked; ///< its lease, or something it needs, was locked when it was tried
+  bool met_lock;    ///< it was tried and met a lock; otherwise it waits behind one that did
+  bool shared;      ///< that lock was not on its lease but on what it shares with others: its room or its user
+  int64_t retry_us; ///< monotonic
   struct straggler *prev, *next;
 };
 
@@ -23,141 +31,191 @@ struct stragglers {
   const struct writer_options *options;
   pthread_t thread;
 
-  pthread_mutex_t lock; ///< what follows; a leaf
+  pthread_mutex_t lock; ///< what follows; a leaf. Only the thread takes off the lists
   pthread_cond_t more;
-  struct straggler *list; ///< in the order of arrival
+  struct straggler *fresh, *waiting;
   bool stopping;
   int64_t stop_us;
 };
 
 /// With the lock held. @return false when memory ran out
-static bool append(struct stragglers *s, const struct op_ref *ref) {
+static bool append_fresh(struct stragglers *s, const struct op_ref *ref) {
   struct straggler *new = calloc(1, sizeof *new);
   if (new == NULL) {
     return false;
   }
   new->ref = *ref;
-  DL_APPEND(s->list, new);
+  DL_APPEND(s->fresh, new);
   return true;
 }
 
 void stragglers_take(struct stragglers *s, const struct op_ref *refs, size_t n) {
   for (size_t i = 0; i < n; i++) {
     pthread_mutex_lock(&s->lock);
-    bool taken = append(s, &refs[i]);
+    bool taken = append_fresh(s, &refs[i]);
+    pthread_cond_signal(&s->more);
     pthread_mutex_unlock(&s->lock);
     if (!taken) {
       commit_give_back(s->options, &refs[i], 1);
     }
   }
-  pthread_mutex_lock(&s->lock);
-  pthread_cond_signal(&s->more);
-  pthread_mutex_unlock(&s->lock);
+}
+
+static bool same_key(const struct straggler *x, const struct op *op) {
+  return lease_key_compare(&x->ref.op->key, &op->key) == 0;
+}
+
+/// Whether @a op would meet the lock that @a x met.
+static bool blocks(const struct straggler *x, const struct op *op) {
+  const struct lease_key *a = &x->ref.op->key, *b = &op->key;
+  return same_key(x, op) ||
+         (x->met_lock && x->shared && (strcmp(a->room_id, b->room_id) == 0 || strcmp(a->user_id, b->user_id) == 0));
+}
+
+/// The waiting straggler that @a op has to stand behind, or NULL. With the lock held.
+static const struct straggler *blocker(const struct stragglers *s, const struct op *op) {
+  const struct straggler *x;
+  DL_FOREACH(s->waiting, x) {
+    if (blocks(x, op)) {
+      return x;
+    }
+  }
+  return NULL;
 }
 
 bool stragglers_take_locked(struct stragglers *s, const struct op_ref *ref) {
-  bool taken = false;
   pthread_mutex_lock(&s->lock);
-  struct straggler *x;
-  DL_FOREACH(s->list, x) {
-    if (x->locked && lease_key_compare(&x->ref.op->key, &ref->op->key) == 0) {
-      taken = append(s, ref);
-      break;
-    }
-  }
+  bool taken = blocker(s, ref->op) != NULL && append_fresh(s, ref);
+  pthread_cond_signal(&s->more);
   pthread_mutex_unlock(&s->lock);
   return taken;
 }
 
-/// Whether an op on the same lease stands before @a x: it must not be overtaken. With the lock held.
+/// Whether an op of the same lease waits before @a x. With the lock held.
 static bool has_elder(const struct stragglers *s, const struct straggler *x) {
-  for (const struct straggler *e = s->list; e != x; e = e->next) {
-    if (lease_key_compare(&e->ref.op->key, &x->ref.op->key) == 0) {
+  for (const struct straggler *e = s->waiting; e != x; e = e->next) {
+    if (same_key(e, x->ref.op)) {
       return true;
     }
   }
   return false;
 }
 
-/// Tries one op. @return whether it is done with (answered) and may be taken off the list
-static bool try_one(struct stragglers *s, struct db *db, struct straggler *x, bool *locked) {
-  *locked = false;
-  if (x->ref.job->deadline_us <= clock_mono_us()) {
-    commit_give_back(s->options, &x->ref, 1);
-    return true;
+/// Takes the next op to be tried off its list: a fresh one that nothing stands before, else a waiting one whose time
+/// has come. @return NULL when there is none; *wake_us then says when there may be. With the lock held
+static struct straggler *pick(struct stragglers *s, int64_t now_us, int64_t *wake_us) {
+  while (s->fresh != NULL) {
+    struct straggler *x = s->fresh;
+    DL_DELETE(s->fresh, x);
+    const struct straggler *before = blocker(s, x->ref.op);
+    if (before == NULL) {
+      return x;
+    }
+    x->retry_us = before->retry_us;
+    DL_APPEND(s->waiting, x);
   }
-  switch (commit_batch(s->options, db, &x->ref, 1)) {
-  case DB_OK:
-    return true;
-  case DB_FAILED:
-    commit_give_back(s->options, &x->ref, 1);
-    return true;
+  *wake_us = INT64_MAX;
+  struct straggler *x;
+  DL_FOREACH(s->waiting, x) {
+    // Past its deadline it is picked in order to be given back.
+    int64_t due_us = x->retry_us < x->ref.job->deadline_us ? x->retry_us : x->ref.job->deadline_us;
+    if (due_us > now_us) {
+      *wake_us = due_us < *wake_us ? due_us : *wake_us;
+    } else if (!has_elder(s, x)) {
+      DL_DELETE(s->waiting, x);
+      return x;
+    }
+  }
+  return NULL;
+}
+
+/// Puts an op that met a lock, or found the database away, with the waiting ones, in front so that it stays the elder.
+static void put_back(struct stragglers *s, struct straggler *x, bool met_lock, bool shared) {
+  int64_t retry_us = clock_mono_us() + (met_lock ? RETRY_US : AWAY_US);
+  x->met_lock = met_lock;
+  x->shared = shared;
+  x->retry_us = retry_us;
+  pthread_mutex_lock(&s->lock);
+  struct straggler *other;
+  DL_FOREACH(s->waiting, other) {
+    if (!met_lock || blocks(x, other->ref.op)) {
+      other->retry_us = retry_us; // it would meet the same
+    }
+  }
+  DL_PREPEND(s->waiting, x);
+  pthread_mutex_unlock(&s->lock);
+}
+
+static void try_one(struct stragglers *s, struct db *db, struct straggler *x) {
+  enum db_status status = DB_FAILED; // past its deadline: given back as well
+  bool shared = false;
+  if (x->ref.job->deadline_us > clock_mono_us()) {
+    status = commit_batch(s->options, db, &x->ref, 1, &shared);
+  }
+  switch (status) {
   case DB_LOCKED:
-    *locked = true;
-    return false;
   case DB_RETRY:
   case DB_LOST:
-    return false;
-  }
-  return false;
-}
-
-/// Goes over the list once. Only this thread takes off it, so an element stays valid while the lock is let go.
-/// @return whether anything was done
-static bool pass(struct stragglers *s, struct db *db) {
-  bool any = false;
-  pthread_mutex_lock(&s->lock);
-  struct straggler *x = s->list;
-  while (x != NULL) {
-    bool skip = has_elder(s, x);
-    pthread_mutex_unlock(&s->lock);
-    bool locked = false;
-    bool done = !skip && try_one(s, db, x, &locked);
-    pthread_mutex_lock(&s->lock);
-    x->locked = x->locked || locked;
-    struct straggler *next = x->next;
-    if (done) {
-      DL_DELETE(s->list, x);
-      free(x);
-      any = true;
-    }
-    x = next;
-  }
-  pthread_mutex_unlock(&s->lock);
-  return any;
-}
-
-static void give_back_all(struct stragglers *s) {
-  struct straggler *x, *next;
-  DL_FOREACH_SAFE(s->list, x, next) {
+    put_back(s, x, status == DB_LOCKED, shared);
+    return;
+  case DB_FAILED:
     commit_give_back(s->options, &x->ref, 1);
-    DL_DELETE(s->list, x);
+    break;
+  case DB_OK:
+    break;
+  }
+  free(x);
+}
+
+static void give_back_all(struct stragglers *s, struct straggler **list) {
+  struct straggler *x, *next;
+  DL_FOREACH_SAFE(*list, x, next) {
+    commit_give_back(s->options, &x->ref, 1);
+    DL_DELETE(*list, x);
     free(x);
   }
 }
 
+/// Waits for the next op. @return NULL when it is time to end
+static struct straggler *next_straggler(struct stragglers *s) {
+  struct straggler *x = NULL;
+  pthread_mutex_lock(&s->lock);
+  for (;;) {
+    int64_t now_us = clock_mono_us(), wake_us;
+    bool empty = s->fresh == NULL && s->waiting == NULL;
+    if (s->stopping && (empty || now_us >= s->stop_us)) {
+      break;
+    }
+    x = pick(s, now_us, &wake_us);
+    if (x != NULL) {
+      break;
+    }
+    wake_us = s->stopping && s->stop_us < wake_us ? s->stop_us : wake_us;
+    if (wake_us == INT64_MAX) {
+      pthread_cond_wait(&s->more, &s->lock);
+    } else {
+      struct timespec until = {.tv_sec = wake_us / 1000000, .tv_nsec = wake_us % 1000000 * 1000};
+      pthread_cond_timedwait(&s->more, &s->lock, &until);
+    }
+  }
+  pthread_mutex_unlock(&s->lock);
+  return x;
+}
+
 static void *stragglers_main(void *arg) {
   struct stragglers *s = arg;
-  struct db *db = db_new(s->options->db);
+  struct db *db = db_new(s->options->stragglers_db);
   if (db == NULL) {
     log_error("stragglers: out of memory");
     abort();
   }
-  for (;;) {
-    pthread_mutex_lock(&s->lock);
-    while (s->list == NULL && !s->stopping) {
-      pthread_cond_wait(&s->more, &s->lock);
-    }
-    bool over = s->stopping && (s->list == NULL || clock_mono_us() >= s->stop_us);
-    pthread_mutex_unlock(&s->lock);
-    if (over) {
-      break;
-    }
-    if (!pass(s, db)) {
-      nanosleep(&(struct timespec){.tv_nsec = PASS_PAUSE_MS * 1000000L}, NULL);
-    }
+  struct straggler *x;
+  while ((x = next_straggler(s)) != NULL) {
+    try_one(s, db, x);
   }
-  give_back_all(s);
+  // The writer has ended before: nobody adds any more.
+  give_back_all(s, &s->fresh);
+  give_back_all(s, &s->waiting);
   db_free(db);
   return NULL;
 }
@@ -168,8 +226,12 @@ struct stragglers *stragglers_start(const struct writer_options *options) {
     return NULL;
   }
   s->options = options;
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->more, NULL);
+  pthread_cond_init(&s->more, &attr);
+  pthread_condattr_destroy(&attr);
   if (pthread_create(&s->thread, NULL, stragglers_main, s) != 0) {
     pthread_cond_destroy(&s->more);
     pthread_mutex_destroy(&s->lock);

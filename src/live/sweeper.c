@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -12,6 +13,12 @@
 
 /// Overdue leases that one look lists at most.
 #define LIST_MAX 5000
+
+/// How long one sweep tries to find the culprit in rooms that cannot be ended as a whole; a lock costs 100 ms a try.
+#define PATIENCE_US 500000
+
+/// Milliseconds before the next try while the database is away.
+#define AWAY_MS 100
 
 /// Milliseconds between two rounds of retention.
 #define RETENTION_INTERVAL_MS 5000
@@ -25,6 +32,7 @@ struct sweeper {
   struct db *db;
   pthread_t thread;
   int64_t retention_due_us; ///< monotonic
+  int64_t patience_us;      ///< monotonic: until then this sweep takes apart what fails
 
   pthread_mutex_t lock; ///< stopping; a leaf
   pthread_cond_t wake;
@@ -38,48 +46,83 @@ static bool stopping(struct sweeper *s) {
   return yes;
 }
 
-/// Ends the listed leases. What cannot be ended in one transaction (a locked room, a broken row) is halved until the
-/// culprit stands alone; that one is left for the next sweep. @return false when the database is away
-static bool expire(struct sweeper *s, const struct overdue *list, size_t n) {
+/// Ends the listed leases in one transaction. What was written is told.
+static enum db_status expire(struct sweeper *s, const struct overdue *list, size_t n) {
   struct written written = {0};
   enum db_status status = sweep_expire(s->db, list, n, &written);
   if (status == DB_OK) {
     commit_tell(s->options.tail, s->options.log, &written);
   }
   written_clear(&written);
-  switch (status) {
+  return status;
+}
+
+/// The leases of one room could not be ended together: a row is broken, or the room or a user is locked. Halves them
+/// until the culprit stands alone, as long as there is patience; what is left is left for the next sweep.
+/// @return false when the database is away
+static bool expire_in_parts(struct sweeper *s, const struct overdue *list, size_t n) {
+  if (clock_mono_us() >= s->patience_us) {
+    return true;
+  }
+  switch (expire(s, list, n)) {
   case DB_OK:
     return true;
   case DB_LOST:
     return false;
-  case DB_LOCKED:
   case DB_FAILED:
+    if (n == 1) {
+      log_warning("sweeper: a lease in room \"%s\" cannot be ended", list->room_id);
+    }
+    break;
+  case DB_LOCKED:
   case DB_RETRY:
     break;
   }
-  if (n > 1) {
-    return expire(s, list, n / 2) && expire(s, list + n / 2, n - n / 2);
+  return n == 1 || (expire_in_parts(s, list, n / 2) && expire_in_parts(s, list + n / 2, n - n / 2));
+}
+
+/// Ends a batch that failed as a whole room by room, so that a locked room costs the others one wait.
+/// @return false when the database is away
+static bool expire_by_room(struct sweeper *s, const struct overdue *list, size_t n) {
+  for (size_t i = 0, end; i < n; i = end) {
+    for (end = i + 1; end < n && strcmp(list[end].room_id, list[i].room_id) == 0; end++) {
+    }
+    enum db_status status = expire(s, list + i, end - i);
+    if (status == DB_LOST || (status != DB_OK && !expire_in_parts(s, list + i, end - i))) {
+      return false;
+    }
   }
-  log_warning("sweeper: a lease in room \"%s\" could not be ended now (%s)", list->room_id,
-              status == DB_LOCKED ? "its room is locked" : "database error");
   return true;
 }
 
-/// One look and all that it finds. @param[out] next_us when the next lease may run out, database clock
-/// @param[out] more whether the list was full. @return false when the database is away
-static bool sweep(struct sweeper *s, int64_t *next_us, bool *more) {
-  struct overdue *list;
-  size_t n;
-  *more = false;
-  if (sweep_overdue(s->db, LIST_MAX, &list, &n, next_us) != DB_OK) {
-    return false;
+static bool expire_page(struct sweeper *s, const struct overdue *list, size_t n) {
+  for (size_t i = 0; i < n && !stopping(s); i += SWEEP_BATCH_MAX) {
+    size_t batch = n - i < SWEEP_BATCH_MAX ? n - i : SWEEP_BATCH_MAX;
+    enum db_status status = expire(s, list + i, batch);
+    if (status == DB_LOST || (status != DB_OK && !expire_by_room(s, list + i, batch))) {
+      return false;
+    }
   }
+  return true;
+}
+
+/// Looks for all that is overdue, a page at a time, and ends it.
+/// @param[out] next_us when the next lease may run out, database clock. @return false when the database is away
+static bool sweep(struct sweeper *s, int64_t *next_us) {
+  struct overdue *page = NULL;
+  size_t n = 0;
   bool ok = true;
-  for (size_t i = 0; ok && i < n && !stopping(s); i += SWEEP_BATCH_MAX) {
-    ok = expire(s, list + i, n - i < SWEEP_BATCH_MAX ? n - i : SWEEP_BATCH_MAX);
-  }
-  overdue_free(list, n);
-  *more = n == LIST_MAX;
+  s->patience_us = clock_mono_us() + PATIENCE_US;
+  do {
+    struct overdue *next = NULL;
+    size_t n_next = 0;
+    ok = sweep_overdue(s->db, LIST_MAX, n > 0 ? &page[n - 1] : NULL, &next, &n_next, next_us) == DB_OK;
+    overdue_free(page, n);
+    page = next;
+    n = n_next;
+    ok = ok && expire_page(s, page, n);
+  } while (ok && n == LIST_MAX && !stopping(s));
+  overdue_free(page, n);
   return ok;
 }
 
@@ -129,14 +172,11 @@ static void *sweeper_main(void *arg) {
   struct sweeper *s = arg;
   while (!stopping(s)) {
     int64_t next_us = TIME_INFINITY;
-    bool more = false;
-    bool up = db_connect(s->db) == DB_OK && sweep(s, &next_us, &more);
+    bool up = db_connect(s->db) == DB_OK && sweep(s, &next_us);
     if (up) {
       retain(s);
     }
-    if (!up || !more) {
-      wait(s, up ? pause_ms(s, next_us) : 100);
-    }
+    wait(s, up ? pause_ms(s, next_us) : AWAY_MS);
   }
   return NULL;
 }

@@ -79,6 +79,9 @@ static void publish_one(struct tail *tail, struct tail_place *place, struct even
     event->json = NULL;
   } else if (event->revision > room->head) {
     room_mark_dirty(tail, place->shard, room);
+  } else if (!room_has(room, event)) {
+    room->loaded = false; // another event had this revision: the past has changed
+    room_mark_dirty(tail, place->shard, room);
   }
 }
 
@@ -111,6 +114,14 @@ void tail_hint(struct tail *tail, const char *room_id, int64_t revision) {
     if (place.room->loaded && revision > place.room->head)
       room_mark_dirty(tail, place.shard, place.room);
   }
+  pthread_mutex_unlock(&place.shard->lock);
+}
+
+void tail_polled(struct tail *tail, const char *room_id, int64_t asked_us, int64_t head) {
+  tail_hint(tail, room_id, head);
+  struct tail_place place = tail_lock(tail, room_id);
+  if (place.room && place.room->loaded && head < place.room->head && asked_us > place.room->known_at_us)
+    room_mark_dirty(tail, place.shard, place.room);
   pthread_mutex_unlock(&place.shard->lock);
 }
 

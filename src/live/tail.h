@@ -46,8 +46,12 @@ void tail_add_worker(struct tail *tail, unsigned id, struct mailbox *mailbox,
 /// woken; what leaves a gap makes the room dirty. Rooms that nobody asked about are passed over. Any thread.
 void tail_publish(struct tail *tail, struct event *events, size_t n);
 
-/// A notification or the slow poll says that the room is at @a revision. Any thread.
+/// A notification says that the room is at @a revision. Any thread.
 void tail_hint(struct tail *tail, const char *room_id, int64_t revision);
+
+/// The slow poll, which asked at @a asked_us (monotonic), says that the room is at @a head. A head below what memory
+/// has means that the past has changed (a table was emptied or restored by hand): the room is read anew.
+void tail_polled(struct tail *tail, const char *room_id, int64_t asked_us, int64_t head);
 
 /// Dirty rooms (cold, or known to be behind), to be read by the listener: their ids (copied, caller frees each) and
 /// their heads in memory (INT64_MIN: cold). @return how many, at most @a max

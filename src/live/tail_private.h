@@ -150,6 +150,9 @@ void room_apply(const struct tail *tail, struct tail_room *room, struct room_new
 /// The event with revision @a revision, which is in the ring.
 const struct ring_event *room_event(const struct tail_room *room, int64_t revision);
 
+/// Whether an event at or below the head is the one that memory has, or is too old to tell.
+bool room_has(const struct tail_room *room, const struct event *event);
+
 /// The highest revision that memory does not hold the event of.
 int64_t room_floor(const struct tail_room *room);
 

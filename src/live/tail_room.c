@@ -159,6 +159,10 @@ const struct ring_event *room_event(const struct tail_room *room, int64_t revisi
   return &room->ring[(room->first + i) % room->cap];
 }
 
+bool room_has(const struct tail_room *room, const struct event *event) {
+  return event->revision <= room_floor(room) || strcmp(room_event(room, event->revision)->json, event->json) == 0;
+}
+
 void room_restart(struct tail_room *room, int64_t head) {
   clear_ring(room);
   drop_replies(room);

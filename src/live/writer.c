@@ -95,7 +95,7 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
     if (batch->n == 0) {
       return;
     }
-    enum db_status status = commit_batch(&w->options, db, batch->refs, batch->n);
+    enum db_status status = commit_batch(&w->options, db, batch->refs, batch->n, NULL);
     switch (status) {
     case DB_OK:
       return;

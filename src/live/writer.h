@@ -30,7 +30,8 @@ struct write_job {
 };
 
 struct writer_options {
-  const struct db_options *db;
+  const struct db_options *db;            ///< its lock_timeout is how long a batch waits for a lock
+  const struct db_options *stragglers_db; ///< likewise for one op of the slow lane
   struct store_rules rules;
   size_t max_queued; ///< ops; beyond it writer_submit() refuses
   struct tail *tail; ///< told of what was committed before the jobs are given back

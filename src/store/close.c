@@ -69,7 +69,9 @@ static enum db_status decide(struct db *db, struct batch *b, struct subject *s) 
     if (x == NULL) {
       return DB_FAILED;
     }
-    x->lease_revision = v.new_revision;
+    // What the lease never had is for the tombstone alone, unless this close is what brings it.
+    x->lease_revision = closed ? v.new_revision : s->facts.revision;
+    x->tombstone_revision = v.new_revision;
     x->renewed_at_us = op->lease.renewed_at_us;
     x->expires_at_us = op->lease.expires_at_us;
     x->request_id = closed ? op->request_id : op->lease.request_id;
@@ -166,7 +168,9 @@ enum db_status store_closes(struct db *db, struct op **ops, size_t n, struct wri
   struct batch b = {.ops = ops, .n = n, .written = written};
   enum db_status status = db_transaction(db, work, &b);
   if (status != DB_OK) {
+    bool past_leases = written->past_leases;
     clear(&b);
+    written->past_leases = past_leases;
   }
   return status;
 }

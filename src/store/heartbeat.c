@@ -341,7 +341,9 @@ enum db_status store_heartbeats(struct db *db, const struct store_rules *rules, 
   struct batch b = {.rules = rules, .ops = ops, .n = n, .written = written};
   enum db_status status = db_transaction(db, work, &b);
   if (status != DB_OK) {
+    bool past_leases = written->past_leases;
     clear(&b);
+    written->past_leases = past_leases;
   }
   return status;
 }

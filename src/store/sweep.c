@@ -18,7 +18,7 @@ static const struct db_stmt next_stmt = {
 static const struct db_stmt overdue_stmt = {
     .name = "sweep_overdue",
     .sql = "SELECT room_id, user_id, session_id, revision FROM stillhere.lease WHERE expires_at <= clock_timestamp()"
-           " ORDER BY room_id, user_id, session_id LIMIT $1",
+           " AND (room_id, user_id, session_id) > ($2, $3, $4) ORDER BY room_id, user_id, session_id LIMIT $1",
 };
 
 // The claim. A row that somebody holds is passed over and comes again with the next sweep; one that was renewed
@@ -37,7 +37,8 @@ static const struct db_stmt claim_stmt = {
            " ORDER BY expires_at, room_id, user_id, session_id",
 };
 
-enum db_status sweep_overdue(struct db *db, size_t max, struct overdue **list, size_t *n, int64_t *next_us) {
+enum db_status sweep_overdue(struct db *db, size_t max, const struct overdue *after, struct overdue **list, size_t *n,
+                             int64_t *next_us) {
   *list = NULL;
   *n = 0;
   PGresult *r = NULL;
@@ -53,6 +54,9 @@ enum db_status sweep_overdue(struct db *db, size_t max, struct overdue **list, s
   }
   struct db_params p = {0};
   db_p_int8(&p, (int64_t)max);
+  db_p_text(&p, after != NULL ? after->room_id : "");
+  db_p_text(&p, after != NULL ? after->user_id : "");
+  db_p_text(&p, after != NULL ? after->session_id : "");
   status = db_run(db, &overdue_stmt, &p, &r);
   db_params_clear(&p);
   if (status != DB_OK) {

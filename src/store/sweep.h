@@ -16,11 +16,13 @@ struct overdue {
   int64_t revision;
 };
 
-/// Lists what is overdue on the database's clock, at most @a max, ordered by key.
+/// Lists what is overdue on the database's clock, at most @a max, ordered by key and after @a after (NULL: from the
+/// first), so that leases that cannot be ended do not hide those behind them.
 /// @param[out] list the caller frees it with overdue_free()
 /// @param[out] next_us when the next of the leases that are live now will expire, Unix microseconds, if none is
 ///   renewed; TIME_INFINITY when there is none. A hint for pacing, never a decision.
-enum db_status sweep_overdue(struct db *db, size_t max, struct overdue **list, size_t *n, int64_t *next_us);
+enum db_status sweep_overdue(struct db *db, size_t max, const struct overdue *after, struct overdue **list, size_t *n,
+                             int64_t *next_us);
 void overdue_free(struct overdue *list, size_t n);
 
 /// Claims each by a conditional delete on its exact revision and `expires_at <= clock_timestamp()`; for those won, the

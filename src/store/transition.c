@@ -12,7 +12,7 @@
 static const struct db_stmt last_seen_stmt = {
     .name = "last_seen_on_end",
     .sql = "INSERT INTO stillhere.user_last_seen AS s (user_id, last_seen_at)"
-           " SELECT i.user_id, timestamptz 'epoch' + i.seen_us * interval '1 microsecond'"
+           " SELECT i.user_id, LEAST(timestamptz 'epoch' + i.seen_us * interval '1 microsecond', clock_timestamp())"
            " FROM unnest($1::text[], $2::int8[]) AS i(user_id, seen_us)"
            " ON CONFLICT (user_id) DO UPDATE SET last_seen_at = excluded.last_seen_at"
            " WHERE s.last_seen_at < excluded.last_seen_at",
@@ -62,6 +62,9 @@ static const struct db_stmt tombstones_stmt = {
         " revision = GREATEST(t.revision, excluded.revision), reason = excluded.reason,"
         " ended_at = excluded.ended_at, event_id = excluded.event_id, request_id = excluded.request_id",
 };
+
+/// The last moment of the year 9999 as Unix microseconds.
+#define YEAR_9999_US INT64_C(253402300799999999)
 
 struct transition *transitions_add(struct transitions *t, enum event_kind kind, const struct lease_key *key) {
   if (t->n == t->cap) {
@@ -157,7 +160,9 @@ static bool plan_make(struct plan *plan, const struct transitions *t) {
   for (size_t i = 0; i < t->n; i++) {
     const struct transition *x = &t->list[i];
     if (is_end(x->kind)) {
-      plan->users[plan->n_users++] = (struct shared){.user_id = x->key.user_id, .number = x->renewed_at_us};
+      // Bounded as well; what lies in the future is cut to now by the statement.
+      int64_t seen_us = x->renewed_at_us < 0 ? 0 : x->renewed_at_us > YEAR_9999_US ? YEAR_9999_US : x->renewed_at_us;
+      plan->users[plan->n_users++] = (struct shared){.user_id = x->key.user_id, .number = seen_us};
     }
     plan->rooms[i] = (struct shared){.room_id = x->key.room_id, .number = 1};
     plan->pairs[i] = (struct shared){.room_id = x->key.room_id, .user_id = x->key.user_id};
@@ -231,6 +236,14 @@ static int session_delta(const struct transition *x) {
   return is_end(x->kind) && x->key.session_id != NULL ? -1 : 0;
 }
 
+/// Bounded, since a time that was edited by hand may be anything.
+static int64_t overdue_ms(int64_t at_us, int64_t expires_at_us) {
+  if (expires_at_us >= at_us) {
+    return 0;
+  }
+  return expires_at_us > 0 ? (at_us - expires_at_us) / 1000 : at_us / 1000;
+}
+
 /// Gives each transition its revision, id and session count. @return false when memory ran out
 static bool assign(struct plan *plan, struct transitions *t) {
   char epoch[EPOCH_SIZE];
@@ -240,7 +253,7 @@ static bool assign(struct plan *plan, struct transitions *t) {
     struct shared *room = find(plan->rooms, plan->n_rooms, x->key.room_id, NULL);
     x->revision = room->number++;
     if (x->kind == EVENT_LEASE_EXPIRED) {
-      x->overdue_ms = room->at_us > x->expires_at_us ? (room->at_us - x->expires_at_us) / 1000 : 0;
+      x->overdue_ms = overdue_ms(room->at_us, x->expires_at_us);
     }
     struct buf id = {0};
     buf_puts(&id, epoch);
@@ -370,7 +383,8 @@ static const char *t_session(const void *plan, size_t i) {
   return x_session(plan, buried(plan, i));
 }
 static int64_t t_revision(const void *plan, size_t i) {
-  return x_lease_revision(plan, buried(plan, i));
+  const struct transition *x = nth(plan, buried(plan, i));
+  return x->tombstone_revision > x->lease_revision ? x->tombstone_revision : x->lease_revision;
 }
 static const char *t_reason(const void *plan, size_t i) {
   switch (nth(plan, buried(plan, i))->kind) {
@@ -463,6 +477,7 @@ enum db_status transitions_write(struct db *db, struct transitions *t, struct wr
   if (t->n == 0) {
     return DB_OK;
   }
+  written->past_leases = true;
   struct plan plan;
   enum db_status status = plan_make(&plan, t) ? DB_OK : DB_FAILED;
   if (status == DB_OK) {

@@ -18,13 +18,14 @@ struct transition {
   enum event_kind kind;
   struct lease_key key;
   int64_t lease_revision;
-  const char *request_id; ///< may be NULL
-  const char *meta;       ///< granted, renewed: JSON text or NULL
-  int64_t renewed_at_us;  ///< of an ended lease: the user was last seen then
-  int64_t expires_at_us;  ///< expired: when it ran out
-  bool bury;              ///< writes a tombstone (an ended lease, unless it begins again at once)
-  struct op *op;          ///< told its event_id and room_revision; may be NULL
-  char *owned;            ///< a string above that is nobody else's; freed with the list
+  int64_t tombstone_revision; ///< where it is higher than lease_revision; else 0
+  const char *request_id;     ///< may be NULL
+  const char *meta;           ///< granted, renewed: JSON text or NULL
+  int64_t renewed_at_us;      ///< of an ended lease: the user was last seen then
+  int64_t expires_at_us;      ///< expired: when it ran out
+  bool bury;                  ///< writes a tombstone (an ended lease, unless it begins again at once)
+  struct op *op;              ///< told its event_id and room_revision; may be NULL
+  char *owned;                ///< a string above that is nobody else's; freed with the list
   // Results.
   int64_t revision;   ///< of the room
   int64_t overdue_ms; ///< expired only

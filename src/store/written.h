@@ -25,6 +25,7 @@ struct written {
   size_t n_events;
   struct expiry *expiries;
   size_t n_expiries;
+  bool past_leases; ///< the transaction had all its leases: a lock that stopped it was a user's or a room's
 };
 
 void written_clear(struct written *w);

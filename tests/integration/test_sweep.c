@@ -67,7 +67,7 @@ static struct overdue *look(size_t want) {
   struct overdue *list;
   size_t n;
   int64_t next_us;
-  assert_int_equal(sweep_overdue(one, 1000, &list, &n, &next_us), DB_OK);
+  assert_int_equal(sweep_overdue(one, 1000, NULL, &list, &n, &next_us), DB_OK);
   assert_int_equal(n, want);
   return list;
 }

@@ -37,6 +37,8 @@ static void test_not_listed(void **state) {
   assert_false(etag_listed("\"6f1c-17", tag));
   assert_false(etag_listed("6f1c-17", tag));
   assert_false(etag_listed("\"x\"\"", tag));
+  assert_false(etag_listed("\"6f1c-17\"x", tag));
+  assert_false(etag_listed("\"x\" \"6f1c-17\"", tag));
   assert_false(etag_listed("*x", tag));
   assert_false(etag_listed("w/\"6f1c-17\"", tag));
 }
