@@ -23,6 +23,8 @@
 #include "http/lifecycle.h"
 #include "http/peers.h"
 #include "http/worker.h"
+#include "live/cursor_bus.h"
+#include "live/cursors.h"
 #include "live/decision_log.h"
 #include "live/last_seen.h"
 #include "live/listener.h"
@@ -42,7 +44,12 @@ enum { EXIT_CLEAN = 0, EXIT_FAULT = 1, EXIT_USAGE = 2 };
 #define TAIL_IDLE_MS 120000
 /// Newest events of a room in memory; a cursor further back reads the database.
 #define EVENTS_IN_MEMORY 256
+/// And at most in a storm, though not more than a reader gets at all (replay_limit).
+#define EVENTS_IN_STORM 4096
 #define TAIL_ROOMS_MAX 20000
+/// Cursors in memory: some 30 MB at the most.
+#define CURSORS_ROOM_MAX 2000
+#define CURSORS_TOTAL_MAX 20000
 /// Descriptors beside the clients' connections: database, event loops, logs, and some in reserve.
 #define DESCRIPTORS_RESERVED ((rlim_t)64)
 
@@ -64,6 +71,7 @@ enum role {
   ROLE_LISTEN,
   ROLE_TAIL,
   ROLE_LAST_SEEN,
+  ROLE_CURSORS,
   ROLE_COUNT
 };
 
@@ -78,6 +86,7 @@ static const struct db_options role_defaults[ROLE_COUNT] = {
     [ROLE_LISTEN] = {NULL, "stillhered listener", 3000, 5000, 1000},
     [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000},
     [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250},
+    [ROLE_CURSORS] = {NULL, "stillhered cursors", 2000, 3000, 1000},
 };
 
 struct server {
@@ -97,6 +106,7 @@ struct server {
   bool starter_runs;
   atomic_bool stopping; ///< tells the starter to end
   atomic_bool failed;   ///< the starter met what waiting cannot cure
+  struct cursor_bus *cursor_bus;
   struct listener *listener;
   struct last_seen *last_seen;
   struct sweeper *sweeper;
@@ -155,7 +165,9 @@ static bool start_parts(struct server *s) {
   struct writer_options writer = {
       .db = &s->db[ROLE_WRITER],
       .stragglers_db = &s->db[ROLE_STRAGGLERS],
-      .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED, .renewal_events = c->renewal_events != 0},
+      .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED,
+                .renewal_events = c->renewal_events != 0,
+                .offline_grace_ms = c->offline_grace_ms},
       .max_queued = WRITER_QUEUE_MAX,
       .tail = s->service.tail,
       .log = s->decisions,
@@ -165,13 +177,16 @@ static bool start_parts(struct server *s) {
       .db = &s->db[ROLE_SWEEPER],
       .sweep_interval_ms = c->sweep_interval_ms,
       .ttl_min_ms = c->ttl_min_ms,
+      .offline_grace_ms = c->offline_grace_ms,
       .event_retention_ms = c->event_retention_ms,
       .event_retention_count = c->event_retention_count,
       .tombstone_retention_ms = c->tombstone_retention_ms,
       .tail = s->service.tail,
       .log = s->decisions,
   };
-  s->listener = listener_start(&s->db[ROLE_LISTEN], &s->db[ROLE_TAIL], s->service.tail);
+  s->cursor_bus = cursor_bus_start(&s->db[ROLE_CURSORS], s->service.cursors, s->service.tail);
+  if (s->cursor_bus != NULL)
+    s->listener = listener_start(&s->db[ROLE_LISTEN], &s->db[ROLE_TAIL], s->service.tail, s->service.cursors);
   if (s->listener != NULL)
     s->service.readers = reader_start(&s->db[ROLE_READER], READER_THREADS, READER_QUEUE_MAX);
   if (s->service.readers != NULL)
@@ -252,6 +267,7 @@ static bool start_workers(struct server *s) {
   }
   if (n > TAIL_WORKERS_MAX)
     n = TAIL_WORKERS_MAX;
+  s->service.n_workers = (unsigned)n;
   for (long i = 0; i < n; i++) {
     s->workers[i] = worker_start((unsigned)i, &s->service);
     if (s->workers[i] == NULL)
@@ -272,18 +288,23 @@ static bool start(struct server *s) {
   set_up_db_options(s);
   struct tail_options tail = {.replay_limit = (int)c->replay_limit,
                               .events_per_room = EVENTS_IN_MEMORY,
+                              .events_in_storm =
+                                  c->replay_limit < EVENTS_IN_STORM ? (int)c->replay_limit : EVENTS_IN_STORM,
                               .idle_ms = TAIL_IDLE_MS,
                               .rooms_max = TAIL_ROOMS_MAX};
   s->service = (struct service){.config = c, .lifecycle = &s->lifecycle, .instance = s->instance};
   s->service.tail = tail_new(&tail);
+  s->service.cursors =
+      cursors_new(&(struct cursors_options){.room_max = CURSORS_ROOM_MAX, .total_max = CURSORS_TOTAL_MAX});
   s->decisions = decision_log_start(STDOUT_FILENO, levels[c->decision_log], s->instance);
   if (c->max_connections_per_ip > 0)
     s->lifecycle.peers = peers_new((int)c->max_connections_per_ip);
-  if (s->service.tail == NULL || s->decisions == NULL ||
+  if (s->service.tail == NULL || s->service.cursors == NULL || s->decisions == NULL ||
       (c->max_connections_per_ip > 0 && s->lifecycle.peers == NULL)) {
     log_error("the server does not start: %s", strerror(errno));
     return false;
   }
+  tail_on_event(s->service.tail, cursors_event, s->service.cursors);
   if (!start_workers(s))
     return false;
   s->acceptor = acceptor_start(&s->service, s->workers, s->n_workers);
@@ -361,12 +382,14 @@ static void stop(struct server *s) {
     worker_stop(s->workers[i], deadline_us);
   if (s->listener != NULL)
     listener_stop(s->listener);
+  cursor_bus_stop(s->cursor_bus);
   for (unsigned i = 0; i < s->n_workers; i++)
     worker_free(s->workers[i]);
   if (s->decisions != NULL)
     decision_log_stop(s->decisions, STOP_LOG_MS);
   if (s->service.tail != NULL)
     tail_free(s->service.tail);
+  cursors_free(s->service.cursors);
   peers_free(s->lifecycle.peers);
 }
 

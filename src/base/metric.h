@@ -21,6 +21,8 @@ enum metric {
   METRIC_EVENT_LEASE_RENEWED,
   METRIC_EVENT_LEASE_EXPIRED,
   METRIC_EVENT_SESSION_CLOSED,
+  METRIC_EVENT_USER_ONLINE,
+  METRIC_EVENT_USER_OFFLINE,
   METRIC_LONGPOLL_WAITING, ///< gauge
   METRIC_STREAMS,          ///< gauge
   METRIC_STREAMS_CUT,      ///< streams whose clients did not read
@@ -35,6 +37,10 @@ enum metric {
   METRIC_REPLY_SNAPSHOT_AHEAD,
   METRIC_REPLY_SNAPSHOT_EPOCH,
   METRIC_NOTIFICATIONS,        ///< received from PostgreSQL
+  METRIC_CURSORS,              ///< gauge
+  METRIC_CURSOR_POSTED,        ///< packets taken from clients
+  METRIC_CURSOR_HEARD,         ///< packets taken from other instances
+  METRIC_CURSOR_SENT,          ///< packets sent to other instances
   METRIC_DATABASE_UP,          ///< gauge, 0 or 1
   METRIC_CONNECTIONS,          ///< gauge
   METRIC_HTTP_REQUESTS,        ///< all requests answered

@@ -109,6 +109,9 @@ void park_forget(struct request *r);
 /// The tail's call for a room; @a ctx is the worker. With @a news it has changed, else a read of it is over.
 void watch_room_woken(void *ctx, const char *room_id, bool news);
 
+/// The cursors' call for a room; @a ctx is the worker.
+void watch_cursors_woken(void *ctx, const char *room_id);
+
 /// Ends the windows that are over at @a now_us.
 void watch_expire(struct worker_loop *loop, int64_t now_us);
 

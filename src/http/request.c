@@ -47,6 +47,27 @@ void request_free(struct request *r) {
   free(r);
 }
 
+struct header_list {
+  const char *name;
+  struct buf *out;
+};
+
+static enum MHD_Result add_value(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
+  (void)kind;
+  const struct header_list *list = cls;
+  if (value == NULL || strcasecmp(name, list->name) != 0)
+    return MHD_YES;
+  if (list->out->len > 0)
+    buf_putc(list->out, ',');
+  buf_puts(list->out, value);
+  return MHD_YES;
+}
+
+void request_header_list(const struct request *r, const char *name, struct buf *out) {
+  struct header_list list = {.name = name, .out = out};
+  (void)MHD_get_connection_values(r->connection, MHD_HEADER_KIND, add_value, &list);
+}
+
 /// Splits the target into path and query. An absolute form (`GET http://host/path`, as sent to proxies) loses its
 /// scheme and authority. @return NULL, or what is wrong
 static const char *split_target(struct request *r) {
@@ -117,7 +138,7 @@ static void reply_no_route(struct request *r, const char *method) {
   struct reply_headers headers = {.allow = r->allow};
   if (r->find == ROUTE_BAD_METHOD && strcmp(method, "OPTIONS") == 0) {
     if (r->allow[0] == '\0')
-      headers.allow = "GET, HEAD, PUT, DELETE, OPTIONS"; // OPTIONS *
+      headers.allow = "GET, HEAD, PUT, POST, DELETE, OPTIONS"; // OPTIONS *
     request_reply_empty(r, 204, &headers);
   } else if (r->find == ROUTE_BAD_METHOD) {
     request_problem_headers(r, 405, "method_not_allowed", NULL, &headers, "the methods here are %s", r->allow);

@@ -92,6 +92,9 @@ struct request {
 /// The decoded value of a query parameter, or NULL. (A repeated or unknown one was refused before the handler.)
 const char *request_query(const struct request *r, const char *name);
 
+/// Appends the values of a header, which may come in several lines, joined by commas. The worker's thread.
+void request_header_list(const struct request *r, const char *name, struct buf *out);
+
 /// Parks the request until request_wake() or @a deadline_us (monotonic). The caller returns REQUEST_PARKED.
 void request_park(struct request *r, int64_t deadline_us,
                   enum request_verdict (*resumed)(struct request *r, enum wake_reason reason));
@@ -104,6 +107,9 @@ void request_wake(struct request *r, enum wake_reason reason);
 /// lost. Ends by itself with the request, or with request_unwatch(). @return false when memory ran out
 bool request_watch(struct request *r, const char *room_id);
 void request_unwatch(struct request *r);
+
+/// In the place of request_watch(): a wake of the room's cursors wakes the request. Call before cursors_look().
+bool request_watch_cursors(struct request *r, const char *room_id);
 
 /// Counts the request among the waiting polls. @return false when longpoll_max_waiting are waiting already
 bool request_count_waiting(struct request *r);

@@ -18,12 +18,15 @@ static const char *const presence_query[] = {"since", "epoch",      "wait_ms", "
                                              "view",  "session_id", "user_id", NULL};
 static const char *const last_seen_query[] = {ROUTE_REPEATABLE "user_id", NULL};
 static const char *const room_last_seen_query[] = {"limit", "after", NULL};
+static const char *const cursors_query[] = {"since", "wait_ms", NULL};
 static const char *const rooms_query[] = {"prefix", "limit", "after", NULL};
 
 // method, pattern, query names, takes a body, needs the database, handler; the busiest first.
 const struct route routes[] = {
     {"PUT", "/leases", lease_put_query, true, true, h_lease_put},
     {"GET", "/rooms/{room}/presence", presence_query, false, true, h_presence_get},
+    {"POST", "/rooms/{room}/cursors", no_query, true, true, h_cursor_post},
+    {"GET", "/rooms/{room}/cursors", cursors_query, false, true, h_cursors_get},
     {"DELETE", "/rooms/{room}/leases/{user}/{session}", lease_delete_query, false, true, h_lease_delete},
     {"GET", "/rooms/{room}/leases", no_query, false, true, h_leases_get},
     {"GET", "/rooms", rooms_query, false, true, h_rooms_get},

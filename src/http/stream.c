@@ -21,6 +21,9 @@
 #define KEEPALIVE_MS 15000
 /// What libmicrohttpd asks for at once; its own buffer for the connection is smaller.
 #define BLOCK_SIZE 4096
+#define BEHIND_BYTES (STREAM_BYTES_MAX / 4)
+/// What the kernel may hold for a client that does not read.
+#define SEND_BUFFER (128 * 1024)
 /// A host that has vanished sends neither FIN nor reset. The kernel gives up when a keep-alive is not acknowledged.
 #define UNACKNOWLEDGED_MS 30000
 
@@ -42,10 +45,12 @@ struct stream {
   size_t bytes;  ///< of all pieces
   size_t offset; ///< of those, sent of the first piece
   bool suspended;
-  bool ended; ///< nothing more comes
-  bool cut;   ///< the connection is to be closed as it is
-  bool open;  ///< counted as open
+  bool ended;   ///< nothing more comes
+  bool cut;     ///< the connection is to be closed as it is
+  bool open;    ///< counted as open
+  bool awaited; ///< the request is parked until nothing is queued
   int64_t keepalive_us;
+  enum request_verdict (*resumed)(struct request *r, enum wake_reason reason); ///< of stream_park_behind()
 };
 
 static void piece_free(struct piece *piece) {
@@ -85,6 +90,10 @@ static ssize_t on_read(void *cls, uint64_t pos, char *out, size_t max) {
     s->offset += take;
     if (take == left)
       drop_first(s);
+  }
+  if (s->awaited && s->pieces == NULL && s->request != NULL) {
+    s->awaited = false;
+    request_wake(s->request, WAKE_DONE);
   }
   if (n > 0)
     return (ssize_t)n;
@@ -172,8 +181,10 @@ bool stream_begin(struct request *r, const struct reply_headers *headers) {
   if (r->stream == NULL)
     return false;
   unsigned timeout_ms = UNACKNOWLEDGED_MS;
-  if (setsockopt(r->conn->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms) != 0)
-    log_debug("a stream has no time limit for what is not acknowledged");
+  int send_buffer = SEND_BUFFER;
+  if (setsockopt(r->conn->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms) != 0 ||
+      setsockopt(r->conn->fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer) != 0)
+    log_debug("a stream's socket keeps its own limits");
   return say_retry(r);
 }
 
@@ -210,17 +221,21 @@ static bool push_buf(struct stream *s, struct buf *b) {
   return true;
 }
 
+static void cut(struct request *r) {
+  metric_add(METRIC_STREAMS_CUT, 1);
+  log_info("a stream was cut: its client does not read");
+  stream_abort(r);
+}
+
 bool stream_send(struct request *r, struct buf *prefix, struct body *body, struct buf *suffix) {
   struct stream *s = r->stream;
   bool ok = s != NULL && s->open;
   // What is over the limit already is cut, not what one large message brings over it.
-  bool full = ok && (s->bytes > STREAM_BYTES_MAX || s->n > STREAM_PIECES_MAX);
-  if (full) {
-    metric_add(METRIC_STREAMS_CUT, 1);
-    log_info("a stream was cut: its client does not read");
+  if (ok && (s->bytes > STREAM_BYTES_MAX || s->n > STREAM_PIECES_MAX)) {
+    cut(r);
+    ok = false;
   }
-  ok = ok && !full && push_buf(s, prefix) && (body == NULL || body->len == 0 || push(s, body, NULL, 0)) &&
-       push_buf(s, suffix);
+  ok = ok && push_buf(s, prefix) && (body == NULL || body->len == 0 || push(s, body, NULL, 0)) && push_buf(s, suffix);
   if (ok) {
     resume(s);
     return true;
@@ -232,6 +247,29 @@ bool stream_send(struct request *r, struct buf *prefix, struct body *body, struc
   if (s != NULL && s->open)
     stream_abort(r);
   return false;
+}
+
+bool stream_behind(const struct request *r) {
+  return r->stream != NULL && r->stream->bytes > BEHIND_BYTES;
+}
+
+/// What the handler that waits for an empty queue sees of its wake.
+static enum request_verdict drained(struct request *r, enum wake_reason reason) {
+  struct stream *s = r->stream;
+  s->awaited = false;
+  if (reason == WAKE_DEADLINE)
+    cut(r);
+  return s->resumed(r, reason);
+}
+
+void stream_park_behind(struct request *r,
+                        enum request_verdict (*resumed)(struct request *r, enum wake_reason reason)) {
+  struct stream *s = r->stream;
+  s->resumed = resumed;
+  s->awaited = true;
+  request_park(r, clock_mono_us() + STREAM_STUCK_US, drained);
+  if (s->pieces == NULL)
+    request_wake(r, WAKE_DONE);
 }
 
 int64_t stream_keepalive_due(const struct request *r) {
@@ -257,7 +295,11 @@ static const char *header(const struct request *r, const char *name) {
 }
 
 bool stream_wanted(const struct request *r) {
-  return !r->head_only && accept_event_stream(header(r, MHD_HTTP_HEADER_ACCEPT));
+  struct buf list = {0};
+  request_header_list(r, MHD_HTTP_HEADER_ACCEPT, &list);
+  bool wanted = !r->head_only && !list.failed && accept_event_stream(list.data);
+  buf_free(&list);
+  return wanted;
 }
 
 bool stream_last_id(struct request *r, bool *given, int64_t *id) {

@@ -44,6 +44,14 @@ bool stream_open(const struct request *r);
 /// closed, and the caller returns REQUEST_DONE. The text of messages: base/sse.h
 bool stream_send(struct request *r, struct buf *prefix, struct body *body, struct buf *suffix);
 
+/// Whether so much is queued that the caller should wait before it sends more (it need not: see the limits above).
+bool stream_behind(const struct request *r);
+
+/// Parks the request until all that is queued has gone to the kernel: `resumed` is then called with WAKE_DONE; with
+/// WAKE_DEADLINE when that took STREAM_STUCK_US, and then the stream has been cut: return REQUEST_DONE.
+void stream_park_behind(struct request *r, enum request_verdict (*resumed)(struct request *r, enum wake_reason reason));
+#define STREAM_STUCK_US INT64_C(30000000)
+
 /// When the next keep-alive is due, monotonic microseconds: every 15 s, a little jittered.
 int64_t stream_keepalive_due(const struct request *r);
 

@@ -15,6 +15,7 @@
 #include "base/metric.h"
 #include "http/inside.h"
 #include "http/peers.h"
+#include "live/cursors.h"
 
 /// Memory for a connection's head and read buffer. A longer head is answered 431 or 414 by libmicrohttpd.
 #define CONNECTION_MEMORY ((size_t)16 * 1024)
@@ -57,7 +58,13 @@ static void *on_target(void *cls, const char *target, struct MHD_Connection *con
   const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
   if (info == NULL || info->socket_context == NULL)
     return NULL;
-  return request_new(info->socket_context, connection, target);
+  struct request *r = request_new(info->socket_context, connection, target);
+  // The request has its own copy and reads the query by itself. Libmicrohttpd, whose buffer this is, would split it next
+  // and needs more memory for a short parameter than the parameter has bytes; where that runs out the connection hangs.
+  char *query = strchr(target, '?');
+  if (query != NULL)
+    query[1] = '\0';
+  return r;
 }
 
 static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
@@ -284,6 +291,7 @@ struct worker *worker_start(unsigned id, const struct service *service) {
     ok = prepare(worker);
   }
   if (ok) {
+    cursors_add_worker(service->cursors, id, &worker->mailbox, watch_cursors_woken, worker);
     tail_add_worker(service->tail, id, &worker->mailbox, watch_room_woken, worker);
     errno = pthread_create(&worker->loop->thread, NULL, loop_main, worker->loop);
     ok = errno == 0;

@@ -100,7 +100,8 @@ static void wake_room(struct cursors *c, struct cursor_room *room) {
     struct cursors_wake *wake = malloc(sizeof *wake + size);
     if (!wake)
       continue;
-    *wake = (struct cursors_wake){.mail.deliver = wake_deliver, .woken = c->workers[id].woken, .ctx = c->workers[id].ctx};
+    *wake =
+        (struct cursors_wake){.mail.deliver = wake_deliver, .woken = c->workers[id].woken, .ctx = c->workers[id].ctx};
     memcpy(wake->room_id, room->id, size);
     room->watch &= ~bit;
     mailbox_post(c->workers[id].mailbox, &wake->mail);
@@ -189,7 +190,6 @@ struct cursor_room *cursor_room_get(struct cursors *c, const char *room_id) {
     free(room);
     return NULL;
   }
-  cursors_ring(c, 0); // the tail must have the room
   return room;
 }
 
@@ -234,6 +234,10 @@ struct cursor_session *cursor_session_get(struct cursors *c, const struct lease_
     return NULL;
   }
   DL_PREPEND(room->by_seq, s); // without a number yet
+  if (room->kept_us == 0) {
+    c->keep_us = 0; // the tail must have the room
+    cursors_ring(c, 0);
+  }
   return s;
 }
 
@@ -287,8 +291,8 @@ void cursor_tell_gone(struct cursors *c, struct cursor_session *s) {
   if (gone->seq > room->floor)
     room->floor = gone->seq; // what it said is forgotten
   gone_clear(gone);
-  *gone = (struct cursor_gone){
-      .seq = room->seq, .user_id = strdup(cursor_user(s)), .session_id = strdup(cursor_sid(s))};
+  *gone =
+      (struct cursor_gone){.seq = room->seq, .user_id = strdup(cursor_user(s)), .session_id = strdup(cursor_sid(s))};
   if (gone->user_id && gone->session_id)
     return;
   gone_clear(gone);

@@ -11,8 +11,9 @@
 ///   lease itself. A stay is known by its `granted_at`; a late packet of an earlier one is dropped.
 /// - Past the `expires_at` that was last seen a cursor is not shown until the lease has been seen renewed.
 ///
-/// Every change in a room has a number, `seq`. It grows within a process, is below 2^53, and begins at a random multiple
-/// of 2^31, so that a number of another process (another instance, or this one before a restart) is recognised.
+/// Every change in a room has a number, `seq`. It grows within a process, is below 2^53, and begins at a random
+/// multiple of 2^31, so that a number of another process (another instance, or this one before a restart) is
+/// recognised.
 ///
 /// One lock, a leaf but for the workers' mailboxes; taken inside the lock of a shard of the room tail, never around it.
 #ifndef SH_LIVE_CURSORS_H
@@ -82,11 +83,13 @@ struct cursors_query {
   const char *room_id;
   bool has_since;
   int64_t since; ///< 0: the client has nothing yet
+  bool stream;   ///< the answer is wanted as server-sent events
   bool fresh;    ///< it has not waited yet: inside the window it is to wait for its end
 };
 
 struct cursors_answer {
-  struct body *body;  ///< one reference is the caller's; JSON text up to what differs for each reader, without `}`
+  struct body *body;  ///< one reference is the caller's. JSON text up to what differs for each reader, without `}`; for
+                      ///< a stream whole messages: `reset`, then `gone`, then `cursor`, at last the id of `seq`
   int64_t seq;        ///< what it covers
   int64_t not_before; ///< nothing to say: look again at this monotonic time at the latest; INT64_MAX: when woken
 };

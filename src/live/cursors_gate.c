@@ -67,15 +67,12 @@ static enum cursors_put take(struct cursors *c, struct cursor_session *s, const 
   }
   if (!s->data && cursors_full(c, s->room))
     return CURSOR_FULL;
-  bool first = !s->data;
   if (!cursor_store(c, s, packet->data, packet->len, packet->at_us, s->stay_us))
     return CURSOR_NO_MEMORY;
   s->mine = true;
   cursor_show(c, s);
   cursor_queue(c, s);
   *seq = s->seq;
-  if (first)
-    plan(c, s);
   metric_add(METRIC_CURSOR_POSTED, 1);
   return CURSOR_TAKEN;
 }
@@ -114,7 +111,12 @@ static enum cursors_put checked(struct cursors *c, struct cursor_session *s, con
     return stay->revoked ? CURSOR_REVOKED : CURSOR_NOT_LIVE;
   if (stay->room_revision >= s->revision || !s->verified)
     (void)open_gate(c, s, stay); // else another read was faster and knows more
-  return s->stay_us == stay->granted_at_us ? take(c, s, packet, seq) : CURSOR_CHECK;
+  if (s->stay_us != stay->granted_at_us)
+    return CURSOR_CHECK;
+  enum cursors_put result = take(c, s, packet, seq);
+  if (s->data)
+    plan(c, s);
+  return result;
 }
 
 enum cursors_put cursors_checked(struct cursors *c, const struct cursor_packet *packet, const struct stay *stay,
@@ -154,9 +156,9 @@ void cursor_take_remote(struct cursors *c, const struct cursor_packet *packet, i
     s = cursor_session_get(c, &packet->key);
   if (!s)
     return;
-  bool late = s->data && packet->at_us <= s->at_us;
-  if (late || stay_us < s->stay_us ||
-      !cursor_store(c, s, packet->data, packet->len, packet->at_us, stay_us)) {
+  // Of two stays the later one counts, of two packets of one stay likewise.
+  bool late = s->data && (stay_us < s->packet_stay_us || (stay_us == s->packet_stay_us && packet->at_us <= s->at_us));
+  if (late || stay_us < s->stay_us || !cursor_store(c, s, packet->data, packet->len, packet->at_us, stay_us)) {
     cursor_release(c, s);
     return;
   }
@@ -183,7 +185,7 @@ static void verified(struct cursors *c, struct cursor_session *s, const struct s
     cursor_schedule(c, s, clock_mono_us() + FAILED_US);
   } else if (stay->generation != c->generation || stay->room_revision < s->ended) {
     cursor_schedule(c, s, 0);
-  } else if (stay->room_revision < s->revision) {
+  } else if (s->verified && stay->room_revision < s->revision) {
     plan(c, s); // another read was faster and knows more
   } else if (!stay->live) {
     shut(s);
@@ -212,7 +214,7 @@ void cursors_verified(struct cursors *c, const struct lease_key *key, const stru
 // -- ends ----------------------------------------------------------------------------------------------------------
 
 static void end(struct cursors *c, struct cursor_session *s, int64_t revision) {
-  if (revision <= s->revision && s->stay_us != 0)
+  if (revision <= s->revision)
     return; // the lease was seen live after that: a later stay
   if (revision > s->ended)
     s->ended = revision;
@@ -228,14 +230,20 @@ static void end(struct cursors *c, struct cursor_session *s, int64_t revision) {
   cursor_release(c, s);
 }
 
-// Events up to that revision were not seen: nobody whose lease was seen before is sure to be here.
+// Events up to that revision were not seen: nobody whose lease was seen before is sure to be here. Where the past
+// itself has changed (the largest number) revisions of before say nothing any more.
 static void missed(struct cursors *c, struct cursor_room *room, int64_t revision) {
+  bool past_changed = revision == INT64_MAX;
   struct cursor_session *s, *next;
   DL_FOREACH_SAFE(room->by_seq, s, next) {
-    if (s->revision >= revision || !s->data)
+    if (s->revision >= revision)
       continue;
     shut(s);
-    cursor_schedule(c, s, 0);
+    s->revision = 0;
+    if (past_changed || revision > s->ended)
+      s->ended = past_changed ? 0 : revision;
+    if (s->data)
+      cursor_schedule(c, s, 0);
     cursor_release(c, s);
   }
 }

@@ -38,7 +38,7 @@ struct cursor_session {
   int64_t revision;    ///< the room's revision when that was seen
   int64_t expires_us;  ///< the lease's expiry as seen then, on the database's clock
   int64_t verified_us; ///< monotonic
-  int64_t ended;       ///< room revision of the newest ending event
+  int64_t ended;       ///< room revision of the newest ending event: what was seen before that counts no more
   unsigned checks;     ///< reads under way; they keep this struct
 
   // The packet.
@@ -62,7 +62,7 @@ struct cursor_gone {
 
 struct cursors_reply {
   struct body *body; ///< NULL: empty
-  bool all, reset;
+  bool all, reset, stream;
   int64_t since, version;
   int64_t until_us; ///< database clock; when the first cursor in it runs out
 };
@@ -71,13 +71,13 @@ struct cursor_room {
   UT_hash_handle hh;
   struct cursor_session *sessions; ///< by key
   struct cursor_session *by_seq;
-  int64_t seq;     ///< of the newest change
-  int64_t floor;   ///< what changed up to here may have been forgotten
-  int64_t version; ///< counts everything that can change a reply
-  int64_t window_us;   ///< monotonic; when watchers were woken or answered last
-  int64_t kept_us;     ///< monotonic; when the tail was told last to keep the room; 0: never
-  int64_t emptied_us;  ///< monotonic; when something was in it last
-  uint32_t watch;      ///< workers to be woken
+  int64_t seq;        ///< of the newest change
+  int64_t floor;      ///< what changed up to here may have been forgotten
+  int64_t version;    ///< counts everything that can change a reply
+  int64_t window_us;  ///< monotonic; when watchers were woken or answered last
+  int64_t kept_us;    ///< monotonic; when the tail was told last to keep the room; 0: never
+  int64_t emptied_us; ///< monotonic; when something was in it last
+  uint32_t watch;     ///< workers to be woken
   struct cursor_gone gone[CURSORS_GONE];
   unsigned next_gone;
   struct cursors_reply replies[CURSORS_REPLIES];
@@ -99,6 +99,7 @@ struct cursors {
   bool hello;        ///< others are to be asked
   bool resend;       ///< others have asked
   int64_t resent_us; ///< monotonic; when everything was queued last
+  int64_t keep_us;   ///< monotonic; when the rooms are gone through next
   int64_t sleeps_until_us;
   void (*work)(void *ctx);
   void *work_ctx;

@@ -191,9 +191,9 @@ static void *last_seen_main(void *arg) {
   }
   if (!flush(ls)) {
     pthread_mutex_lock(&ls->lock);
-    log_warning("last seen: %zu times could not be written before the stop; their leases carry them",
-                seen_map_count(&ls->map));
+    size_t left = seen_map_count(&ls->map);
     pthread_mutex_unlock(&ls->lock);
+    log_warning("last seen: %zu times could not be written before the stop; their leases carry them", left);
   }
   return NULL;
 }

@@ -24,13 +24,12 @@ static const struct db_stmt user_stmt = {
 enum { USER_NOW, USER_SEEN, USER_SESSIONS, USER_ROOM };
 
 static const struct db_stmt users_stmt = {
-    "read_last_seen",
-    "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now)"
-    " SELECT c.now, i.user_id, GREATEST(s.last_seen_at, l.renewed_at), coalesce(l.live, false)"
-    " FROM c CROSS JOIN unnest($1::text[]) WITH ORDINALITY AS i(user_id, n)"
-    " LEFT JOIN stillhere.user_last_seen s ON s.user_id = i.user_id"
-    " LEFT JOIN LATERAL (SELECT max(renewed_at) AS renewed_at, bool_or(expires_at > c.now) AS live"
-    "  FROM stillhere.lease WHERE user_id = i.user_id) l ON true ORDER BY i.n"};
+    "read_last_seen", "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now)"
+                      " SELECT c.now, i.user_id, GREATEST(s.last_seen_at, l.renewed_at), coalesce(l.live, false)"
+                      " FROM c CROSS JOIN unnest($1::text[]) WITH ORDINALITY AS i(user_id, n)"
+                      " LEFT JOIN stillhere.user_last_seen s ON s.user_id = i.user_id"
+                      " LEFT JOIN LATERAL (SELECT max(renewed_at) AS renewed_at, bool_or(expires_at > c.now) AS live"
+                      "  FROM stillhere.lease WHERE user_id = i.user_id) l ON true ORDER BY i.n"};
 
 // Sorted anew each time: an index on a time that every flush changes would cost more than it gives.
 static const struct db_stmt room_stmt = {
@@ -141,7 +140,7 @@ static int hex_digit(char c) {
 
 bool seen_cursor_parse(const char *s, struct seen_cursor *cursor) {
   size_t digits = strcspn(s, "-");
-  if (s[digits] == '\0' || !strict_int(s, digits, 0, INT64_MAX / 2, &cursor->seen_us))
+  if (s[digits] == '\0' || !strict_int(s, digits, 0, REVISION_MAX, &cursor->seen_us))
     return false;
   const char *hex = s + digits + 1;
   size_t len = strlen(hex);

@@ -12,12 +12,12 @@
 
 /// A stay is the time from a lease's `granted_at` to its end; another one of the same session has another granted_at.
 struct stay {
-  bool live;              ///< there is a lease that has not expired, and the member is not revoked
-  bool revoked;           ///< not live, and a revocation is the reason
-  int64_t granted_at_us;  ///< of a live one, Unix microseconds on the database's clock
-  int64_t expires_at_us;  ///< likewise
-  int64_t room_revision;  ///< as of when this was read; 0 when the room does not exist
-  unsigned generation;    ///< epoch_generation() before it was read
+  bool live;             ///< there is a lease that has not expired, and the member is not revoked
+  bool revoked;          ///< not live, and a revocation is the reason
+  int64_t granted_at_us; ///< of a live one, Unix microseconds on the database's clock
+  int64_t expires_at_us; ///< likewise
+  int64_t room_revision; ///< as of when this was read; 0 when the room does not exist
+  unsigned generation;   ///< epoch_generation() before it was read
 };
 
 /// Reads @a n stays with one query. Reader threads and the cursor bus.

@@ -82,13 +82,13 @@ class Case(unittest.TestCase):
         return "\n".join(wrong) or None
 
     @classmethod
-    def start_daemon(cls, wait=True, database=None, stdout=None, **config):
-        """One more daemon on the class's database."""
+    def start_daemon(cls, wait=True, database=None, stdout=None, port=None, **config):
+        """One more daemon on the class's database; on a port that was another's before, where that is given."""
         settings = {"database_url": cls.pg.url(database or cls.database)}
         settings.update(cls.config)
         settings.update(config)
         cls.started += 1
-        d = Daemon(cls.directory, "d%d" % cls.started, settings, stdout)
+        d = Daemon(cls.directory, "d%d" % cls.started, settings, stdout, port)
         d.number = cls.started
         cls.daemons.append(d)
         return d.wait_ready() if wait else d
