@@ -138,7 +138,8 @@ static bool start_parts(struct server *s) {
   struct writer_options writer = {
       .db = &s->db[ROLE_WRITER],
       .stragglers_db = &s->db[ROLE_STRAGGLERS],
-      .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED, .renewal_events = c->renewal_events != 0},
+      .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED, .renewal_events = c->renewal_events != 0,
+                .offline_grace_ms = c->offline_grace_ms},
       .max_queued = WRITER_QUEUE_MAX,
       .tail = s->service.tail,
       .log = s->decisions,
@@ -147,6 +148,7 @@ static bool start_parts(struct server *s) {
       .db = &s->db[ROLE_SWEEPER],
       .sweep_interval_ms = c->sweep_interval_ms,
       .ttl_min_ms = c->ttl_min_ms,
+      .offline_grace_ms = c->offline_grace_ms,
       .event_retention_ms = c->event_retention_ms,
       .event_retention_count = c->event_retention_count,
       .tombstone_retention_ms = c->tombstone_retention_ms,

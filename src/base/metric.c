@@ -32,6 +32,8 @@ static const struct {
     [METRIC_EVENT_LEASE_RENEWED] = {"stillhere_events_total", "counter", NULL, "kind=\"lease.renewed\""},
     [METRIC_EVENT_LEASE_EXPIRED] = {"stillhere_events_total", "counter", NULL, "kind=\"lease.expired\""},
     [METRIC_EVENT_SESSION_CLOSED] = {"stillhere_events_total", "counter", NULL, "kind=\"session.closed\""},
+    [METRIC_EVENT_USER_ONLINE] = {"stillhere_events_total", "counter", NULL, "kind=\"user.online\""},
+    [METRIC_EVENT_USER_OFFLINE] = {"stillhere_events_total", "counter", NULL, "kind=\"user.offline\""},
     [METRIC_LONGPOLL_WAITING] = {"stillhere_longpoll_waiting", "gauge", "Polls that wait right now.", NULL},
     [METRIC_WAKES] = {"stillhere_wakes_total", "counter", "Wakes of a room's watchers, one for each worker.", NULL},
     [METRIC_REPLY_EVENTS] = {"stillhere_replies_total", "counter", "Presence replies by mode and reason.",

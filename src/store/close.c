@@ -22,6 +22,7 @@ static const struct db_stmt any_lease_stmt = {
 };
 
 struct batch {
+  const struct store_rules *rules;
   struct op *const *ops;
   size_t n;
   struct written *written;
@@ -155,7 +156,7 @@ static enum db_status work(struct db *db, void *ctx) {
     start = rounds.ends[i];
     // A second close of the same lease looks for the first one's tombstone, so what is decided is written first.
     if (status == DB_OK) {
-      status = transitions_write(db, &b->transitions, b->written);
+      status = transitions_write(db, b->rules->offline_grace_ms, &b->transitions, b->written);
       transitions_free(&b->transitions);
     }
   }
@@ -164,8 +165,9 @@ static enum db_status work(struct db *db, void *ctx) {
   return status;
 }
 
-enum db_status store_closes(struct db *db, struct op **ops, size_t n, struct written *written) {
-  struct batch b = {.ops = ops, .n = n, .written = written};
+enum db_status store_closes(struct db *db, const struct store_rules *rules, struct op **ops, size_t n,
+                            struct written *written) {
+  struct batch b = {.rules = rules, .ops = ops, .n = n, .written = written};
   enum db_status status = db_transaction(db, work, &b);
   if (status != DB_OK) {
     bool past_leases = written->past_leases;

@@ -329,7 +329,7 @@ static enum db_status work(struct db *db, void *ctx) {
   }
   // Rooms are locked last, so all rounds come first.
   if (status == DB_OK) {
-    status = transitions_write(db, &b->transitions, b->written);
+    status = transitions_write(db, b->rules->offline_grace_ms, &b->transitions, b->written);
   }
   transitions_free(&b->transitions);
   rounds_free(&rounds);
