@@ -155,20 +155,38 @@ static int64_t overdue_ms(int64_t at_us, int64_t expires_at_us) {
   return expires_at_us > 0 ? (at_us - expires_at_us) / 1000 : at_us / 1000;
 }
 
-/// Adds the user's own event behind the session's. @return false when memory ran out
-static bool follow(struct transitions *events, const struct transition *x, int kind, int64_t sessions) {
-  if (kind < 0) {
-    return true;
-  }
-  struct lease_key key = {.room_id = x->key.room_id, .user_id = x->key.user_id};
-  const char *request_id = x->request_id; // @a x may be in the list, which may move
-  struct transition *new = transitions_add(events, (enum event_kind)kind, &key);
+/// Adds an event of the user's own, beside the session's. @return false when memory ran out
+static bool add_user_event(struct transitions *events, const struct lease_key *of, enum event_kind kind,
+                           const char *request_id, int64_t sessions) {
+  struct lease_key key = {.room_id = of->room_id, .user_id = of->user_id};
+  struct transition *new = transitions_add(events, kind, &key);
   if (new == NULL) {
     return false;
   }
   new->request_id = request_id;
-  new->user_sessions = sessions;
+  new->user_sessions = later(sessions, 0);
   return true;
+}
+
+/// One change of a session, and what follows from it for its user. @return false when memory ran out
+static bool happen_one(const struct plan *plan, struct transition *x, int64_t grace_ms, struct user_state *state,
+                       struct transitions *events) {
+  // A session that comes when the grace is over, written down or not, comes to a user who is offline: like a lease that
+  // begins again, it first gets the end of what was before.
+  if (x->kind == EVENT_LEASE_GRANTED && user_state_grace_over(state, plan->at_us) &&
+      !add_user_event(events, &x->key, EVENT_USER_OFFLINE, NULL, 0)) {
+    return false;
+  }
+  int kind = user_state_apply(state, x->kind, x->key.session_id != NULL, plan->at_us, grace_ms);
+  struct transition *event = transitions_add(events, x->kind, &x->key);
+  if (event == NULL) {
+    return false;
+  }
+  *event = *x;
+  x->owned = NULL; // it is the event's now
+  event->user_sessions = later(state->sessions, 0);
+  event->overdue_ms = x->kind == EVENT_LEASE_EXPIRED ? overdue_ms(plan->at_us, x->expires_at_us) : 0;
+  return kind < 0 || add_user_event(events, &x->key, (enum event_kind)kind, x->request_id, state->sessions);
 }
 
 /// Goes through the changes in order and makes the list of events: theirs, and those of the users that follow from
@@ -182,20 +200,13 @@ static bool happen(const struct plan *plan, struct transitions *t, int64_t grace
   for (size_t i = 0; i < t->n; i++) {
     struct transition *x = &t->list[i];
     struct user_state *state = &plan_pair(plan, x->key.room_id, x->key.user_id)->state;
-    bool grace_ends = x->kind == EVENT_USER_OFFLINE;
-    if (grace_ends && !user_state_grace_over(state, plan->at_us)) {
-      continue;
+    bool ok = true;
+    if (x->kind != EVENT_USER_OFFLINE) {
+      ok = happen_one(plan, x, grace_ms, state, events);
+    } else if (user_state_grace_over(state, plan->at_us)) {
+      ok = add_user_event(events, &x->key, EVENT_USER_OFFLINE, NULL, 0);
     }
-    int kind = grace_ends ? -1 : user_state_apply(state, x->kind, x->key.session_id != NULL, plan->at_us, grace_ms);
-    struct transition *event = transitions_add(events, x->kind, &x->key);
-    if (event == NULL) {
-      return false;
-    }
-    *event = *x;
-    x->owned = NULL; // it is the event's now
-    event->user_sessions = later(state->sessions, 0);
-    event->overdue_ms = x->kind == EVENT_LEASE_EXPIRED ? overdue_ms(plan->at_us, x->expires_at_us) : 0;
-    if (!follow(events, event, kind, event->user_sessions)) {
+    if (!ok) {
       return false;
     }
   }
