@@ -210,6 +210,7 @@ static void welcome(const struct dev *dev) {
     return;
   }
   // The session is named after the room's revision as well: one that an earlier run closed stays closed.
+  // The renewal writes two events: the session's lease.granted and the person's user.online.
   int64_t head = room_revision(dev);
   const char *quote = strspn(dev->self, PLAIN_IN_SHELL) == strlen(dev->self) ? "" : "'";
   bool elsewhere = strcmp(dev->url, URL_DEFAULT) != 0;
@@ -229,7 +230,7 @@ static void welcome(const struct dev *dev) {
          "Logs       %s, %s\n"
          "Decisions  %s\n\n"
          "Ctrl-C stops it.\n",
-         dev->url, dev->url, (long long)head + 1, dev->url, (long long)head, dev->url, (long long)head + 1, quote,
+         dev->url, dev->url, (long long)head + 1, dev->url, (long long)head, dev->url, (long long)head + 2, quote,
          dev->self, quote, option, url, quote, dev->self, quote, option, url, dev->dir, dev->log, dev->postgres.log,
          dev->decisions);
   fflush(stdout);

@@ -54,8 +54,8 @@ const struct config_key config_keys[] = {
     {DURATION(ttl_min_ms, "5000", MS_OF_INT4), .doc = "The shortest ttl_ms that a heartbeat may ask for."},
     {DURATION(ttl_max_ms, "3600000", MS_OF_INT4), .doc = "The longest ttl_ms that a heartbeat may ask for."},
     {DURATION(offline_grace_ms, "10000", DAY_MS),
-     .doc = "How long a user stays online after the last session ended. Accepted and checked in this version; it takes "
-            "effect with the events user.online and user.offline, which this version does not have yet."},
+     .doc =
+         "How long a user stays online after the last session ended: user.offline comes then, unless a session came."},
     {DURATION(sweep_interval_ms, "1000", 3600000),
      .doc = "How often expired leases are looked for. A lease is ended at most this long, and a little, after its "
             "expiry; the promise of 2 seconds holds up to the default."},

@@ -317,6 +317,11 @@ def condition(where):
     return " AND ".join("%s = %s" % (k, sql(v)) for k, v in where.items()) or "true"
 
 
+def steps(events):
+    """Events as (revision, kind, session), to be compared with the whole list; the session is None in a user's own."""
+    return [(e["revision"], e["kind"], e.get("session_id")) for e in events]
+
+
 def instant(text):
     """RFC 3339 (or PostgreSQL's JSON form) as seconds."""
     from datetime import datetime
@@ -326,4 +331,4 @@ def instant(text):
 
 __all__ = ["Case", "Client", "Daemon", "ENVIRONMENT", "Flock", "Postgres", "REVISION_MAX", "RFC3339", "SLOW", "Wire",
            "all_replies", "condition", "instant", "json", "lease", "parse_metrics", "presence_path", "quote", "random",
-           "raw", "sql", "threading", "time"]
+           "raw", "sql", "steps", "threading", "time"]
