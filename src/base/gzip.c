@@ -44,7 +44,9 @@ struct gzip_start *gzip_begin(const char *bytes, size_t len, int level) {
   start->len = sizeof header + written;
   // It is kept for as long as the body: give back what compression saved.
   struct gzip_start *fitted = realloc(start, sizeof *start + start->len);
-  return fitted != NULL ? fitted : start;
+  if (fitted != NULL)
+    start = fitted;
+  return start;
 }
 
 static void put_le(struct buf *out, uint32_t value, int bytes) {

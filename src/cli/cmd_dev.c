@@ -222,7 +222,7 @@ static void welcome(const struct dev *dev) {
          "2. Watch the room; the answer comes as soon as there is something new:\n"
          "   curl -sS '%s/rooms/" ROOM "/presence?since=%lld&wait_ms=25000'\n"
          "3. Stop renewing, and wait for the one lease.expired that follows:\n"
-         "   curl -sS '%s/rooms/" ROOM "/presence?since=%lld&wait_ms=25000'\n\n"
+         "   curl -sS '%s/rooms/" ROOM "/presence?since=%lld&kinds=lease.expired&wait_ms=25000'\n\n"
          "The same without curl:\n"
          "   %s%s%s renew " ROOM " an%s%s\n"
          "   %s%s%s watch " ROOM "%s%s\n\n"
@@ -230,7 +230,7 @@ static void welcome(const struct dev *dev) {
          "Logs       %s, %s\n"
          "Decisions  %s\n\n"
          "Ctrl-C stops it.\n",
-         dev->url, dev->url, (long long)head + 1, dev->url, (long long)head, dev->url, (long long)head + 2, quote,
+         dev->url, dev->url, (long long)head + 1, dev->url, (long long)head, dev->url, (long long)head + 1, quote,
          dev->self, quote, option, url, quote, dev->self, quote, option, url, dev->dir, dev->log, dev->postgres.log,
          dev->decisions);
   fflush(stdout);

@@ -23,7 +23,7 @@
 struct cursor_watch {
   struct cursors_query query;
   bool stream;
-  bool stood; ///< it has been at the newest number: there is an answer without another look
+  bool stood; ///< it has been told that there is nothing new: there is an answer without another look
   bool hurry; ///< the client or the server is going: no more waiting
   int64_t wait_until_us;
 };
@@ -93,7 +93,7 @@ static enum request_verdict poll_on(struct request *r, struct cursor_watch *w, b
   body_unref(answer->body);
   if (!request_count_waiting(r))
     return too_many(r);
-  w->stood = w->query.since != 0; // one who has nothing yet has no number to be answered with
+  w->stood = true;
   return park(r, earlier(w->wait_until_us, answer->not_before));
 }
 

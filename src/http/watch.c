@@ -40,6 +40,7 @@ static atomic_int watcher_counts[1 << COUNTS_BITS];
 struct room_watch {
   struct request *first;
   unsigned n;              ///< requests in the list
+  unsigned counted;        ///< how many of them are in `count`
   atomic_int *count;       ///< the room's, over all workers
   struct heap_node window; ///< in loop->windows while there is a window, which outlives the watchers
   int64_t end_us;          ///< when it ends
@@ -53,8 +54,17 @@ static bool in_window(const struct room_watch *watch) {
   return watch->window.slot != 0;
 }
 
+/// Those who were answered are expected back: they count until the window ends. Without that, a worker that wakes its
+/// watchers a moment later than another would find half of the room gone.
+static void count_again(struct room_watch *watch) {
+  unsigned now = in_window(watch) && watch->counted > watch->n ? watch->counted : watch->n;
+  atomic_fetch_add_explicit(watch->count, (int)now - (int)watch->counted, memory_order_relaxed);
+  watch->counted = now;
+}
+
 static void watch_free(struct worker_loop *loop, struct room_watch *watch) {
   heap_remove(&loop->windows, &watch->window);
+  count_again(watch);
   HASH_DEL(loop->rooms, watch);
   free(watch);
 }
@@ -94,7 +104,7 @@ bool request_watch(struct request *r, const char *room_id) {
     return false;
   DL_APPEND2(watch->first, r, watch_prev, watch_next);
   watch->n++;
-  atomic_fetch_add_explicit(watch->count, 1, memory_order_relaxed);
+  count_again(watch);
   r->watch = watch;
   r->patient = r->its_turn = false;
   return true;
@@ -131,7 +141,7 @@ void request_unwatch(struct request *r) {
   r->watch = NULL;
   DL_DELETE2(watch->first, r, watch_prev, watch_next);
   watch->n--;
-  atomic_fetch_sub_explicit(watch->count, 1, memory_order_relaxed);
+  count_again(watch);
   if (watch->first != NULL)
     return;
   const struct service *service = loop->worker->service;
@@ -188,6 +198,7 @@ static void wake_watchers(struct worker_loop *loop, struct room_watch *watch) {
   watch->pending = false;
   watch->base = tail_head(loop->worker->service->tail, watch->room_id);
   heap_remove(&loop->windows, &watch->window);
+  count_again(watch);
   int64_t ms = window_ms(loop, watch);
   watch->end_us = clock_mono_us() + ms * 1000;
   if (ms > 0)
@@ -222,6 +233,7 @@ void watch_room_woken(void *ctx, const char *room_id, bool news) {
 
 static void end_window(struct worker_loop *loop, struct room_watch *watch) {
   heap_remove(&loop->windows, &watch->window);
+  count_again(watch);
   if (watch->first == NULL)
     watch_free(loop, watch);
   else if (watch->pending)
