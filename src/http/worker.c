@@ -59,8 +59,9 @@ static void *on_target(void *cls, const char *target, struct MHD_Connection *con
   if (info == NULL || info->socket_context == NULL)
     return NULL;
   struct request *r = request_new(info->socket_context, connection, target);
-  // The request has its own copy and reads the query by itself. Libmicrohttpd, whose buffer this is, would split it next
-  // and needs more memory for a short parameter than the parameter has bytes; where that runs out the connection hangs.
+  // The request has its own copy and reads the query by itself. Libmicrohttpd, whose buffer this is, would split it
+  // next and needs more memory for a short parameter than the parameter has bytes; where that runs out the connection
+  // hangs.
   char *query = strchr(target, '?');
   if (query != NULL)
     query[1] = '\0';
