@@ -39,6 +39,7 @@ library  libpq          libpq-dev
 library  jansson        libjansson-dev
 library  libcurl        libcurl4-gnutls-dev
 library  inih           libinih-dev
+library  zlib           zlib1g-dev
 header   uthash.h       uthash-dev
 header   unistr.h       libunistring-dev
 postgres -              postgresql

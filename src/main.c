@@ -23,7 +23,10 @@
 #include "http/lifecycle.h"
 #include "http/peers.h"
 #include "http/worker.h"
+#include "live/cursor_bus.h"
+#include "live/cursors.h"
 #include "live/decision_log.h"
+#include "live/last_seen.h"
 #include "live/listener.h"
 #include "live/reader.h"
 #include "live/sweeper.h"
@@ -41,19 +44,36 @@ enum { EXIT_CLEAN = 0, EXIT_FAULT = 1, EXIT_USAGE = 2 };
 #define TAIL_IDLE_MS 120000
 /// Newest events of a room in memory; a cursor further back reads the database.
 #define EVENTS_IN_MEMORY 256
+/// And at most in a storm, though not more than a reader gets at all (replay_limit).
+#define EVENTS_IN_STORM 4096
 #define TAIL_ROOMS_MAX 20000
+/// Cursors in memory: some 30 MB at the most.
+#define CURSORS_ROOM_MAX 2000
+#define CURSORS_TOTAL_MAX 20000
 /// Descriptors beside the clients' connections: database, event loops, logs, and some in reserve.
 #define DESCRIPTORS_RESERVED ((rlim_t)64)
 
 // The steps of stopping. Their sum stays below the watchdog's time, and that below the 10 s that are promised.
 #define STOP_REQUESTS_MS 3000
 #define STOP_WRITER_MS 2000
+#define STOP_LAST_SEEN_MS 1000
 #define STOP_WORKERS_MS 1000
 #define STOP_LOG_MS 500
 #define STOP_WATCHDOG_S 9
 
 /// The parts that have a connection to the database, each with its own name and patience.
-enum role { ROLE_STARTER, ROLE_WRITER, ROLE_STRAGGLERS, ROLE_READER, ROLE_SWEEPER, ROLE_LISTEN, ROLE_TAIL, ROLE_COUNT };
+enum role {
+  ROLE_STARTER,
+  ROLE_WRITER,
+  ROLE_STRAGGLERS,
+  ROLE_READER,
+  ROLE_SWEEPER,
+  ROLE_LISTEN,
+  ROLE_TAIL,
+  ROLE_LAST_SEEN,
+  ROLE_CURSORS,
+  ROLE_COUNT
+};
 
 static const struct db_options role_defaults[ROLE_COUNT] = {
     // A statement that takes longer than this is given up, so that a client hears 503 within 5 s. The writer gives a
@@ -65,6 +85,8 @@ static const struct db_options role_defaults[ROLE_COUNT] = {
     [ROLE_SWEEPER] = {NULL, "stillhered sweeper", 3000, 10000, 100},
     [ROLE_LISTEN] = {NULL, "stillhered listener", 3000, 5000, 1000},
     [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000},
+    [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250},
+    [ROLE_CURSORS] = {NULL, "stillhered cursors", 2000, 3000, 1000},
 };
 
 struct server {
@@ -84,7 +106,9 @@ struct server {
   bool starter_runs;
   atomic_bool stopping; ///< tells the starter to end
   atomic_bool failed;   ///< the starter met what waiting cannot cure
+  struct cursor_bus *cursor_bus;
   struct listener *listener;
+  struct last_seen *last_seen;
   struct sweeper *sweeper;
 };
 
@@ -135,25 +159,34 @@ static bool wait_for_schema(struct server *s) {
 /// Starts everything that works on the tables.
 static bool start_parts(struct server *s) {
   const struct config *c = &s->config;
+  s->last_seen = last_seen_start(&s->db[ROLE_LAST_SEEN], c->last_seen_flush_ms);
+  if (s->last_seen == NULL)
+    return false;
   struct writer_options writer = {
       .db = &s->db[ROLE_WRITER],
       .stragglers_db = &s->db[ROLE_STRAGGLERS],
-      .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED, .renewal_events = c->renewal_events != 0},
+      .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED,
+                .renewal_events = c->renewal_events != 0,
+                .offline_grace_ms = c->offline_grace_ms},
       .max_queued = WRITER_QUEUE_MAX,
       .tail = s->service.tail,
       .log = s->decisions,
+      .last_seen = s->last_seen,
   };
   struct sweeper_options sweeper = {
       .db = &s->db[ROLE_SWEEPER],
       .sweep_interval_ms = c->sweep_interval_ms,
       .ttl_min_ms = c->ttl_min_ms,
+      .offline_grace_ms = c->offline_grace_ms,
       .event_retention_ms = c->event_retention_ms,
       .event_retention_count = c->event_retention_count,
       .tombstone_retention_ms = c->tombstone_retention_ms,
       .tail = s->service.tail,
       .log = s->decisions,
   };
-  s->listener = listener_start(&s->db[ROLE_LISTEN], &s->db[ROLE_TAIL], s->service.tail);
+  s->cursor_bus = cursor_bus_start(&s->db[ROLE_CURSORS], s->service.cursors, s->service.tail);
+  if (s->cursor_bus != NULL)
+    s->listener = listener_start(&s->db[ROLE_LISTEN], &s->db[ROLE_TAIL], s->service.tail, s->service.cursors);
   if (s->listener != NULL)
     s->service.readers = reader_start(&s->db[ROLE_READER], READER_THREADS, READER_QUEUE_MAX);
   if (s->service.readers != NULL)
@@ -234,6 +267,7 @@ static bool start_workers(struct server *s) {
   }
   if (n > TAIL_WORKERS_MAX)
     n = TAIL_WORKERS_MAX;
+  s->service.n_workers = (unsigned)n;
   for (long i = 0; i < n; i++) {
     s->workers[i] = worker_start((unsigned)i, &s->service);
     if (s->workers[i] == NULL)
@@ -254,18 +288,23 @@ static bool start(struct server *s) {
   set_up_db_options(s);
   struct tail_options tail = {.replay_limit = (int)c->replay_limit,
                               .events_per_room = EVENTS_IN_MEMORY,
+                              .events_in_storm =
+                                  c->replay_limit < EVENTS_IN_STORM ? (int)c->replay_limit : EVENTS_IN_STORM,
                               .idle_ms = TAIL_IDLE_MS,
                               .rooms_max = TAIL_ROOMS_MAX};
   s->service = (struct service){.config = c, .lifecycle = &s->lifecycle, .instance = s->instance};
   s->service.tail = tail_new(&tail);
+  s->service.cursors =
+      cursors_new(&(struct cursors_options){.room_max = CURSORS_ROOM_MAX, .total_max = CURSORS_TOTAL_MAX});
   s->decisions = decision_log_start(STDOUT_FILENO, levels[c->decision_log], s->instance);
   if (c->max_connections_per_ip > 0)
     s->lifecycle.peers = peers_new((int)c->max_connections_per_ip);
-  if (s->service.tail == NULL || s->decisions == NULL ||
+  if (s->service.tail == NULL || s->service.cursors == NULL || s->decisions == NULL ||
       (c->max_connections_per_ip > 0 && s->lifecycle.peers == NULL)) {
     log_error("the server does not start: %s", strerror(errno));
     return false;
   }
+  tail_on_event(s->service.tail, cursors_event, s->service.cursors);
   if (!start_workers(s))
     return false;
   s->acceptor = acceptor_start(&s->service, s->workers, s->n_workers);
@@ -333,6 +372,7 @@ static void stop(struct server *s) {
     (void)pthread_join(s->starter, NULL);
   if (s->service.writer != NULL)
     writer_stop(s->service.writer, STOP_WRITER_MS);
+  last_seen_stop(s->last_seen, STOP_LAST_SEEN_MS);
   if (s->service.readers != NULL)
     reader_stop(s->service.readers);
   if (s->sweeper != NULL)
@@ -342,12 +382,14 @@ static void stop(struct server *s) {
     worker_stop(s->workers[i], deadline_us);
   if (s->listener != NULL)
     listener_stop(s->listener);
+  cursor_bus_stop(s->cursor_bus);
   for (unsigned i = 0; i < s->n_workers; i++)
     worker_free(s->workers[i]);
   if (s->decisions != NULL)
     decision_log_stop(s->decisions, STOP_LOG_MS);
   if (s->service.tail != NULL)
     tail_free(s->service.tail);
+  cursors_free(s->service.cursors);
   peers_free(s->lifecycle.peers);
 }
 

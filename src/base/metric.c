@@ -32,8 +32,15 @@ static const struct {
     [METRIC_EVENT_LEASE_RENEWED] = {"stillhere_events_total", "counter", NULL, "kind=\"lease.renewed\""},
     [METRIC_EVENT_LEASE_EXPIRED] = {"stillhere_events_total", "counter", NULL, "kind=\"lease.expired\""},
     [METRIC_EVENT_SESSION_CLOSED] = {"stillhere_events_total", "counter", NULL, "kind=\"session.closed\""},
+    [METRIC_EVENT_USER_ONLINE] = {"stillhere_events_total", "counter", NULL, "kind=\"user.online\""},
+    [METRIC_EVENT_USER_OFFLINE] = {"stillhere_events_total", "counter", NULL, "kind=\"user.offline\""},
     [METRIC_LONGPOLL_WAITING] = {"stillhere_longpoll_waiting", "gauge", "Polls that wait right now.", NULL},
+    [METRIC_STREAMS] = {"stillhere_streams", "gauge", "Open streams of server-sent events.", NULL},
+    [METRIC_STREAMS_CUT] = {"stillhere_streams_cut_total", "counter",
+                            "Streams that were cut because their clients did not read.", NULL},
     [METRIC_WAKES] = {"stillhere_wakes_total", "counter", "Wakes of a room's watchers, one for each worker.", NULL},
+    [METRIC_WAKES_FOLDED] = {"stillhere_folded_wakes_total", "counter",
+                             "Wakes and returning polls that were held back until the end of a room's window.", NULL},
     [METRIC_REPLY_EVENTS] = {"stillhere_replies_total", "counter", "Presence replies by mode and reason.",
                              "mode=\"events\",reason=\"\""},
     [METRIC_REPLY_UNCHANGED] = {"stillhere_replies_total", "counter", NULL, "mode=\"unchanged\",reason=\"\""},
@@ -48,6 +55,12 @@ static const struct {
     [METRIC_REPLY_SNAPSHOT_EPOCH] = {"stillhere_replies_total", "counter", NULL, "mode=\"snapshot\",reason=\"epoch\""},
     [METRIC_NOTIFICATIONS] = {"stillhere_notifications_total", "counter", "Notifications received from PostgreSQL.",
                               NULL},
+    [METRIC_CURSORS] = {"stillhere_cursors", "gauge", "Cursors in memory.", NULL},
+    [METRIC_CURSOR_POSTED] = {"stillhere_cursor_packets_total", "counter",
+                              "Packets of cursors: taken from clients, taken from and sent to other instances.",
+                              "way=\"posted\""},
+    [METRIC_CURSOR_HEARD] = {"stillhere_cursor_packets_total", "counter", NULL, "way=\"heard\""},
+    [METRIC_CURSOR_SENT] = {"stillhere_cursor_packets_total", "counter", NULL, "way=\"sent\""},
     [METRIC_DATABASE_UP] = {"stillhere_database_up", "gauge",
                             "Whether the newest attempt to connect to the database succeeded.", NULL},
     [METRIC_CONNECTIONS] = {"stillhere_connections", "gauge", "Open HTTP connections.", NULL},
@@ -59,6 +72,13 @@ static const struct {
     [METRIC_TRANSACTION_RETRIES] = {"stillhere_transaction_retries_total", "counter",
                                     "Transactions tried again after a deadlock or a serialization failure.", NULL},
     [METRIC_BATCHES] = {"stillhere_batches_total", "counter", "Transactions committed by the writer.", NULL},
+    [METRIC_LAST_SEEN_FLUSHES] = {"stillhere_last_seen_flushes_total", "counter",
+                                  "Transactions that wrote last-seen times: one statement for each table.", NULL},
+    [METRIC_LAST_SEEN_FAILURES] = {"stillhere_last_seen_failures_total", "counter",
+                                   "Transactions of last-seen times that failed; they are tried again.", NULL},
+    [METRIC_LAST_SEEN_OVERFLOW] = {"stillhere_last_seen_overflow_total", "counter",
+                                   "Heartbeats that the last-seen writer had no room for; their leases carry the time.",
+                                   NULL},
 };
 
 /// Upper bounds of the histogram, milliseconds, and as Prometheus wants to read them.
@@ -70,6 +90,8 @@ static const struct {
 
 static _Atomic int64_t lateness_counts[ARRAY_LEN(buckets) + 1]; // each bucket by itself; the last has no bound
 static _Atomic int64_t lateness_sum_ms;
+
+static _Atomic int64_t last_seen_lag_ms;
 
 void metric_add(enum metric m, int64_t n) {
   atomic_fetch_add_explicit(&values[m], n, memory_order_relaxed);
@@ -91,6 +113,17 @@ void metric_expiry_lateness(int64_t overdue_ms) {
     i++;
   atomic_fetch_add_explicit(&lateness_counts[i], 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&lateness_sum_ms, overdue_ms, memory_order_relaxed);
+}
+
+void metric_last_seen_lag(int64_t lag_ms) {
+  atomic_store_explicit(&last_seen_lag_ms, lag_ms < 0 ? 0 : lag_ms, memory_order_relaxed);
+}
+
+static void render_last_seen_lag(struct buf *b) {
+  static const char name[] = "stillhere_last_seen_lag_seconds";
+  int64_t ms = atomic_load_explicit(&last_seen_lag_ms, memory_order_relaxed);
+  buf_printf(b, "# HELP %s Age of the oldest heartbeat whose time is not in the last-seen tables yet.\n", name);
+  buf_printf(b, "# TYPE %s gauge\n%s %" PRId64 ".%03d\n", name, name, ms / 1000, (int)(ms % 1000));
 }
 
 static void render_lateness(struct buf *b) {
@@ -121,4 +154,5 @@ void metric_render(struct buf *b) {
     buf_putc(b, '\n');
   }
   render_lateness(b);
+  render_last_seen_lag(b);
 }

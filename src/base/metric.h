@@ -21,8 +21,13 @@ enum metric {
   METRIC_EVENT_LEASE_RENEWED,
   METRIC_EVENT_LEASE_EXPIRED,
   METRIC_EVENT_SESSION_CLOSED,
+  METRIC_EVENT_USER_ONLINE,
+  METRIC_EVENT_USER_OFFLINE,
   METRIC_LONGPOLL_WAITING, ///< gauge
+  METRIC_STREAMS,          ///< gauge
+  METRIC_STREAMS_CUT,      ///< streams whose clients did not read
   METRIC_WAKES,            ///< one for each room wake of a worker
+  METRIC_WAKES_FOLDED,     ///< held back until the end of a window
   METRIC_REPLY_EVENTS,
   METRIC_REPLY_UNCHANGED,
   METRIC_REPLY_NOT_MODIFIED,
@@ -32,6 +37,10 @@ enum metric {
   METRIC_REPLY_SNAPSHOT_AHEAD,
   METRIC_REPLY_SNAPSHOT_EPOCH,
   METRIC_NOTIFICATIONS,        ///< received from PostgreSQL
+  METRIC_CURSORS,              ///< gauge
+  METRIC_CURSOR_POSTED,        ///< packets taken from clients
+  METRIC_CURSOR_HEARD,         ///< packets taken from other instances
+  METRIC_CURSOR_SENT,          ///< packets sent to other instances
   METRIC_DATABASE_UP,          ///< gauge, 0 or 1
   METRIC_CONNECTIONS,          ///< gauge
   METRIC_HTTP_REQUESTS,        ///< all requests answered
@@ -39,6 +48,9 @@ enum metric {
   METRIC_DECISION_LOG_DROPPED, ///< lines that could not be kept
   METRIC_TRANSACTION_RETRIES,  ///< deadlock or serialization failure, tried again
   METRIC_BATCHES,              ///< writer transactions committed
+  METRIC_LAST_SEEN_FLUSHES,    ///< transactions of the last-seen writer committed: one statement for each table
+  METRIC_LAST_SEEN_FAILURES,   ///< and those that came to nothing
+  METRIC_LAST_SEEN_OVERFLOW,   ///< heartbeats that its memory had no room for
   METRIC_COUNT
 };
 
@@ -48,6 +60,9 @@ int64_t metric_get(enum metric m);
 
 /// Records one expiry's lateness, milliseconds, into the histogram stillhere_expiry_lateness_seconds.
 void metric_expiry_lateness(int64_t overdue_ms);
+
+/// Sets the gauge stillhere_last_seen_lag_seconds, milliseconds: how old the oldest time is that was not written yet.
+void metric_last_seen_lag(int64_t lag_ms);
 
 /// Appends everything in Prometheus text format 0.0.4.
 void metric_render(struct buf *b);

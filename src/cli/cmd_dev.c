@@ -210,6 +210,7 @@ static void welcome(const struct dev *dev) {
     return;
   }
   // The session is named after the room's revision as well: one that an earlier run closed stays closed.
+  // The renewal writes two events: the session's lease.granted and the person's user.online.
   int64_t head = room_revision(dev);
   const char *quote = strspn(dev->self, PLAIN_IN_SHELL) == strlen(dev->self) ? "" : "'";
   bool elsewhere = strcmp(dev->url, URL_DEFAULT) != 0;
@@ -221,7 +222,7 @@ static void welcome(const struct dev *dev) {
          "2. Watch the room; the answer comes as soon as there is something new:\n"
          "   curl -sS '%s/rooms/" ROOM "/presence?since=%lld&wait_ms=25000'\n"
          "3. Stop renewing, and wait for the one lease.expired that follows:\n"
-         "   curl -sS '%s/rooms/" ROOM "/presence?since=%lld&wait_ms=25000'\n\n"
+         "   curl -sS '%s/rooms/" ROOM "/presence?since=%lld&kinds=lease.expired&wait_ms=25000'\n\n"
          "The same without curl:\n"
          "   %s%s%s renew " ROOM " an%s%s\n"
          "   %s%s%s watch " ROOM "%s%s\n\n"

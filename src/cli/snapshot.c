@@ -13,8 +13,14 @@ static void print_user(const json_t *user) {
   char text[160];
   const json_t *sessions = json_object_get(user, "sessions");
   size_t n = json_array_size(sessions);
-  printf("  %-20s since %s, %zu %s", text_clean(text, sizeof text, text_of(user, "user_id", "?")),
-         text_of(user, "online_since", "?"), n, plural((int64_t)n, "tab", "tabs"));
+  printf("  %-20s since %s, ", text_clean(text, sizeof text, text_of(user, "user_id", "?")),
+         text_of(user, "online_since", "?"));
+  const char *offline_at = text_of(user, "offline_at", NULL);
+  if (offline_at != NULL) {
+    printf("leaving: no tab, offline at %s\n", text_clean(text, sizeof text, offline_at));
+    return;
+  }
+  printf("%zu %s", n, plural((int64_t)n, "tab", "tabs"));
   for (size_t i = 0; i < n && i < SESSIONS_SHOWN; i++) {
     const char *id = text_of(json_array_get(sessions, i), "session_id", "?");
     printf("%s%s", i == 0 ? ": " : ", ", text_clean(text, sizeof text, id));

@@ -54,15 +54,15 @@ const struct config_key config_keys[] = {
     {DURATION(ttl_min_ms, "5000", MS_OF_INT4), .doc = "The shortest ttl_ms that a heartbeat may ask for."},
     {DURATION(ttl_max_ms, "3600000", MS_OF_INT4), .doc = "The longest ttl_ms that a heartbeat may ask for."},
     {DURATION(offline_grace_ms, "10000", DAY_MS),
-     .doc = "How long a user stays online after the last session ended. Accepted and checked in this version; it takes "
-            "effect with the events user.online and user.offline, which this version does not have yet."},
+     .doc =
+         "How long a user stays online after the last session ended: user.offline comes then, unless a session came."},
     {DURATION(sweep_interval_ms, "1000", 3600000),
      .doc = "How often expired leases are looked for. A lease is ended at most this long, and a little, after its "
             "expiry; the promise of 2 seconds holds up to the default."},
     {DURATION(last_seen_flush_ms, "300000", DAY_MS),
-     .doc = "How often the table stillhere.user_last_seen is brought up to date with living leases. Accepted and "
-            "checked in this version; it takes effect with the batch writer, which this version does not have yet "
-            "(the end of a lease is written at once)."},
+     .doc = "How often the tables stillhere.user_last_seen and stillhere.room_last_seen are brought up to date with "
+            "heartbeats of living leases, for dashboards that read SQL. The end of a lease is written at once, and "
+            "replies over HTTP are always current."},
     {DURATION(longpoll_default_wait_ms, "25000", 3600000),
      .doc =
          "How long a poll waits when it does not say. Unless it is set it gives way to longpoll_max_wait_ms. Keep it "
@@ -73,8 +73,9 @@ const struct config_key config_keys[] = {
             "heartbeats always get in. Unless it is set it is at most eight ninths of that."},
     {DURATION(fanout_window_max_ms, "5000", 60000),
      .doc =
-         "The longest time for which changes of a busy room are gathered into one wake. Accepted and checked in this "
-         "version; it takes effect with the folding of event storms, which this version does not have yet."},
+         "The longest time for which changes of a busy room are gathered into one wake. The first change in a quiet room "
+         "goes out at once and begins a window of 10 ms for each watcher beyond ten, at most this; what changes inside it "
+         "goes out together at its end. So 300 watchers see changes up to 2.9 s late, in a storm only."},
     {COUNT(replay_limit, "1000", 1, 100000),
      .doc = "A reader who is more events than this behind gets a snapshot instead."},
     {CHOICE(renewal_events, "off", switch_choices),

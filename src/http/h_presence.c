@@ -9,6 +9,8 @@
 #include "http/etag.h"
 #include "http/handlers.h"
 #include "http/presence.h"
+#include "http/presence_stream.h"
+#include "http/stream.h"
 #include "http/worker.h"
 
 #define LIMIT_MAX 1000
@@ -167,6 +169,8 @@ enum request_verdict h_presence_get(struct request *r) {
   p->query.asked_us = r->arrived_us;
   if (!parse(r, p))
     return REQUEST_DONE;
+  if (stream_wanted(r))
+    return presence_stream(r, p);
   // A snapshot that the client has already is known by the head alone.
   char epoch[EPOCH_SIZE], etag[ETAG_SIZE];
   int64_t head;

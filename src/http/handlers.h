@@ -6,13 +6,19 @@
 
 #include "http/request.h"
 
-enum request_verdict h_lease_put(struct request *r);    ///< PUT /leases
-enum request_verdict h_lease_delete(struct request *r); ///< DELETE /rooms/{room}/leases/{user}/{session}
-enum request_verdict h_presence_get(struct request *r); ///< GET /rooms/{room}/presence
-enum request_verdict h_leases_get(struct request *r);   ///< GET /rooms/{room}/leases
-enum request_verdict h_rooms_get(struct request *r);    ///< GET /rooms
-enum request_verdict h_healthz(struct request *r);      ///< GET /healthz
-enum request_verdict h_readyz(struct request *r);       ///< GET /readyz
-enum request_verdict h_metrics(struct request *r);      ///< GET /metrics
+enum request_verdict h_lease_put(struct request *r);          ///< PUT /leases
+enum request_verdict h_lease_delete(struct request *r);       ///< DELETE /rooms/{room}/leases/{user}/{session}
+enum request_verdict h_presence_get(struct request *r);       ///< GET /rooms/{room}/presence
+enum request_verdict h_cursor_post(struct request *r);        ///< POST /rooms/{room}/cursors
+enum request_verdict h_cursors_get(struct request *r);        ///< GET /rooms/{room}/cursors
+enum request_verdict h_leases_get(struct request *r);         ///< GET /rooms/{room}/leases
+enum request_verdict h_rooms_get(struct request *r);          ///< GET /rooms
+enum request_verdict h_user_presence_get(struct request *r);  ///< GET /users/{user}/presence
+enum request_verdict h_last_seen_get(struct request *r);      ///< GET /last-seen
+enum request_verdict h_room_last_seen_get(struct request *r); ///< GET /rooms/{room}/last-seen
+enum request_verdict h_explain_get(struct request *r);        ///< GET /rooms/{room}/users/{user}/explain
+enum request_verdict h_healthz(struct request *r);            ///< GET /healthz
+enum request_verdict h_readyz(struct request *r);             ///< GET /readyz
+enum request_verdict h_metrics(struct request *r);            ///< GET /metrics
 
 #endif

@@ -42,6 +42,7 @@ struct worker_loop {
   int epoll_fd, mhd_fd;
   struct heap waits;      ///< parked requests by their deadline
   struct heap conns;      ///< connections by their deadline
+  struct heap windows;    ///< rooms by the end of the window in which their wakes are folded
   struct request *parked; ///< all parked requests
   struct request *woken;  ///< to be resumed in the next turn
   struct room_watch *rooms;
@@ -97,14 +98,25 @@ void park_wake_all(struct worker_loop *loop, enum wake_reason reason);
 /// Resumes all parked requests in order to close their connections: their time is over.
 void park_abort(struct worker_loop *loop);
 
-/// The tail's call for a changed room; @a ctx is the worker.
-void park_room_woken(void *ctx, const char *room_id);
-
 /// MHD has called for a woken request, perhaps before the loop came to resume it.
 void park_taken(struct request *r);
 
 /// The request is answered or over: takes it out of everything that waits.
 void park_forget(struct request *r);
+
+// -- watch.c (for handlers: http/request.h and http/fold.h) ----------------------------------------------------------
+
+/// The tail's call for a room; @a ctx is the worker. With @a news it has changed, else a read of it is over.
+void watch_room_woken(void *ctx, const char *room_id, bool news);
+
+/// The cursors' call for a room; @a ctx is the worker.
+void watch_cursors_woken(void *ctx, const char *room_id);
+
+/// Ends the windows that are over at @a now_us.
+void watch_expire(struct worker_loop *loop, int64_t now_us);
+
+/// Forgets all rooms, when no request is left.
+void watch_free_all(struct worker_loop *loop);
 
 // -- request.c -----------------------------------------------------------------------------------------------------
 
@@ -119,6 +131,23 @@ enum MHD_Result request_step(struct request *r, const char *method, const char *
 
 /// Answers before the request has arrived, and closes the connection after it.
 void request_refuse(struct request *r, bool body_expected, int status, const char *code, const char *detail);
+
+// -- reply.c -------------------------------------------------------------------------------------------------------
+
+/// Queues and lets go of @a response; NULL means that there was no memory for it.
+void reply_queue(struct request *r, int status, struct MHD_Response *response, const char *content_type,
+                 const struct reply_headers *headers);
+
+// -- stream.c (for handlers: http/stream.h) ------------------------------------------------------------------------
+
+/// Nothing more comes: what is queued is sent, then the response is whole.
+void stream_end(struct request *r);
+
+/// Gives the stream up, with the connection.
+void stream_abort(struct request *r);
+
+/// The request is over.
+void stream_forget(struct request *r);
 
 // -- framing.c -----------------------------------------------------------------------------------------------------
 

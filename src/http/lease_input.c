@@ -1,129 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/lease_input.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/strict.h"
-
-static bool PRINTF_LIKE(4, 5)
-    refuse(struct input_problem *p, const char *code, const char *field, const char *fmt, ...) {
-  p->code = code;
-  (void)snprintf(p->field, sizeof p->field, "%s", field != NULL ? field : "");
-  va_list args;
-  va_start(args, fmt);
-  (void)vsnprintf(p->detail, sizeof p->detail, fmt, args);
-  va_end(args);
-  // What was cut, or what jansson quotes of a broken body, may end within a character.
-  for (size_t len = strlen(p->detail); !utf8_valid(p->detail, len); len--) {
-    p->detail[len - 1] = '\0';
-  }
-  for (size_t len = strlen(p->field); !utf8_valid(p->field, len); len--) {
-    p->field[len - 1] = '\0';
-  }
-  return false;
-}
-
-/// Depth of nesting, and whether there is a number with a fraction anywhere. An object counts as one level.
-static int measure(const json_t *value, bool *has_real) {
-  int deepest = 0;
-  if (json_is_object(value)) {
-    const char *key;
-    json_t *child;
-    json_object_foreach((json_t *)value, key, child) {
-      int depth = measure(child, has_real);
-      deepest = depth > deepest ? depth : deepest;
-    }
-  } else if (json_is_array(value)) {
-    size_t i;
-    json_t *child;
-    json_array_foreach(value, i, child) {
-      int depth = measure(child, has_real);
-      deepest = depth > deepest ? depth : deepest;
-    }
-  } else {
-    *has_real = *has_real || json_is_real(value);
-    return 0;
-  }
-  return deepest + 1;
-}
 
 char *meta_canonical(const json_t *meta, struct input_problem *problem) {
-  bool has_real = false;
-  if (measure(meta, &has_real) > META_DEPTH_MAX) {
-    refuse(problem, "bad_field", "meta", "meta is nested deeper than %d levels", META_DEPTH_MAX);
-    return NULL;
-  }
-  // jansson prints with a fixed number of digits: 17 always read back to the same number, but make 1.1 unreadable.
-  char *text = NULL;
-  for (size_t digits = has_real ? 15 : 17; digits <= 17; digits++) {
-    free(text);
-    text = json_dumps(meta, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(digits));
-    if (text == NULL || !has_real) {
-      break;
-    }
-    json_t *back = json_loads(text, 0, NULL);
-    bool same = back != NULL && json_equal(back, meta);
-    json_decref(back);
-    if (same) {
-      break;
-    }
-  }
-  if (text == NULL) {
-    refuse(problem, "bad_field", "meta", "meta cannot be stored");
-  } else if (strlen(text) > META_MAX) {
-    refuse(problem, "bad_field", "meta", "meta has %zu bytes as compact JSON; at most %d are kept", strlen(text),
-           META_MAX);
-    free(text);
-    text = NULL;
-  }
-  return text;
-}
-
-static const char *type_name(const json_t *value) {
-  switch (json_typeof(value)) {
-  case JSON_OBJECT:
-    return "an object";
-  case JSON_ARRAY:
-    return "an array";
-  case JSON_STRING:
-    return "a string";
-  case JSON_INTEGER:
-    return "an integer";
-  case JSON_REAL:
-    return "a number with a fraction or exponent";
-  case JSON_TRUE:
-  case JSON_FALSE:
-    return "a boolean";
-  case JSON_NULL:
-    return "null";
-  }
-  return "something else";
-}
-
-static bool read_ident(const json_t *value, const char *field, const char **out, struct input_problem *p) {
-  if (!json_is_string(value)) {
-    return refuse(p, "bad_field", field, "%s must be a string, not %s", field, type_name(value));
-  }
-  const char *why = ident_problem(json_string_value(value), json_string_length(value));
-  if (why != NULL) {
-    return refuse(p, "bad_field", field, "%s %s", field, why);
-  }
-  *out = json_string_value(value);
-  return true;
+  return input_canonical(meta, "meta", META_MAX, problem);
 }
 
 static bool read_int(const json_t *value, const char *field, int64_t min, int64_t max, int64_t *out,
                      struct input_problem *p) {
   if (!json_is_integer(value)) {
-    return refuse(p, "bad_field", field, "%s must be an integer, not %s", field, type_name(value));
+    return input_refuse(p, "bad_field", field, "%s must be an integer, not %s", field, input_type_name(value));
   }
   int64_t v = json_integer_value(value);
   if (v < min || v > max) {
-    return refuse(p, "bad_field", field, "%s must be from %lld to %lld", field, (long long)min, (long long)max);
+    return input_refuse(p, "bad_field", field, "%s must be from %lld to %lld", field, (long long)min, (long long)max);
   }
   *out = v;
   return true;
@@ -132,7 +26,8 @@ static bool read_int(const json_t *value, const char *field, int64_t min, int64_
 static bool read_client_time(const json_t *value, struct op *op, struct input_problem *p) {
   int64_t ignored;
   if (!json_is_string(value) || !rfc3339_parse(json_string_value(value), &ignored)) {
-    return refuse(p, "bad_field", "client_time", "client_time must be an RFC 3339 time such as 2026-11-30T15:00:00Z");
+    return input_refuse(p, "bad_field", "client_time",
+                        "client_time must be an RFC 3339 time such as 2026-11-30T15:00:00Z");
   }
   op->client_time = json_string_value(value);
   return true;
@@ -142,13 +37,13 @@ static bool read_field(const char *key, const json_t *value, const struct config
   struct op *op = &item->op;
   struct input_problem *p = &item->problem;
   if (strcmp(key, "room_id") == 0) {
-    return read_ident(value, key, &op->key.room_id, p);
+    return input_ident(value, key, &op->key.room_id, p);
   }
   if (strcmp(key, "user_id") == 0) {
-    return read_ident(value, key, &op->key.user_id, p);
+    return input_ident(value, key, &op->key.user_id, p);
   }
   if (strcmp(key, "session_id") == 0) {
-    return read_ident(value, key, &op->key.session_id, p);
+    return input_ident(value, key, &op->key.session_id, p);
   }
   if (strcmp(key, "revision") == 0) {
     op->revision_given = true;
@@ -162,7 +57,7 @@ static bool read_field(const char *key, const json_t *value, const struct config
   }
   if (strcmp(key, "meta") == 0) {
     if (!json_is_object(value)) {
-      return refuse(p, "bad_field", key, "meta must be an object, not %s", type_name(value));
+      return input_refuse(p, "bad_field", key, "meta must be an object, not %s", input_type_name(value));
     }
     op->meta = item->meta_text = meta_canonical(value, p);
     return op->meta != NULL;
@@ -170,7 +65,7 @@ static bool read_field(const char *key, const json_t *value, const struct config
   if (strcmp(key, "client_time") == 0) {
     return read_client_time(value, op, p);
   }
-  return refuse(p, "unknown_field", key, "there is no field \"%.64s\" in a lease", key);
+  return input_refuse(p, "unknown_field", key, "there is no field \"%.64s\" in a lease", key);
 }
 
 /// Reads one lease. @return item->ok
@@ -182,7 +77,7 @@ static bool read_item(const json_t *value, const struct config *config, const ch
   op->request_id = request_id;
   op->ttl_ms = (int32_t)config->ttl_default_ms;
   if (!json_is_object(value)) {
-    return refuse(p, "bad_field", "leases", "a lease must be an object, not %s", type_name(value));
+    return input_refuse(p, "bad_field", "leases", "a lease must be an object, not %s", input_type_name(value));
   }
   const char *key;
   json_t *child;
@@ -196,7 +91,7 @@ static bool read_item(const json_t *value, const struct config *config, const ch
                         : op->key.session_id == NULL ? "session_id"
                                                      : NULL;
   if (missing != NULL) {
-    return refuse(p, "missing_field", missing, "%s is missing", missing);
+    return input_refuse(p, "missing_field", missing, "%s is missing", missing);
   }
   item->ok = true;
   return true;
@@ -208,22 +103,22 @@ static bool read_batch(struct lease_input *in, const json_t *list, const struct 
   json_t *child;
   json_object_foreach(in->root, key, child) {
     if (strcmp(key, "leases") != 0) {
-      return refuse(problem, "unknown_field", key, "there is no field \"%.64s\" beside \"leases\"", key);
+      return input_refuse(problem, "unknown_field", key, "there is no field \"%.64s\" beside \"leases\"", key);
     }
   }
   if (!json_is_array(list)) {
-    return refuse(problem, "bad_field", "leases", "leases must be an array, not %s", type_name(list));
+    return input_refuse(problem, "bad_field", "leases", "leases must be an array, not %s", input_type_name(list));
   }
   if (json_array_size(list) > LEASES_MAX) {
-    return refuse(problem, "bad_field", "leases", "leases has %zu elements; at most %d are taken at once",
-                  json_array_size(list), LEASES_MAX);
+    return input_refuse(problem, "bad_field", "leases", "leases has %zu elements; at most %d are taken at once",
+                        json_array_size(list), LEASES_MAX);
   }
   in->batch = true;
   in->n = json_array_size(list);
   in->items = calloc(in->n > 0 ? in->n : 1, sizeof *in->items);
   if (in->items == NULL) {
     in->n = 0;
-    return refuse(problem, "unavailable", NULL, "out of memory");
+    return input_refuse(problem, "unavailable", NULL, "out of memory");
   }
   for (size_t i = 0; i < in->n; i++) {
     (void)read_item(json_array_get(list, i), config, request_id, &in->items[i]);
@@ -237,11 +132,11 @@ bool lease_input_read(struct lease_input *in, const char *body, size_t len, cons
   json_error_t error;
   in->root = json_loadb(len > 0 ? body : "", len, JSON_REJECT_DUPLICATES, &error);
   if (in->root == NULL) {
-    return refuse(problem, "bad_json", NULL, "the body is not JSON: %s (line %d, column %d)", error.text, error.line,
-                  error.column);
+    return input_refuse(problem, "bad_json", NULL, "the body is not JSON: %s (line %d, column %d)", error.text,
+                        error.line, error.column);
   }
   if (!json_is_object(in->root)) {
-    return refuse(problem, "bad_json", NULL, "the body must be a JSON object, not %s", type_name(in->root));
+    return input_refuse(problem, "bad_json", NULL, "the body must be a JSON object, not %s", input_type_name(in->root));
   }
   const json_t *list = json_object_get(in->root, "leases");
   if (list != NULL) {
@@ -251,7 +146,7 @@ bool lease_input_read(struct lease_input *in, const char *body, size_t len, cons
   in->items = calloc(1, sizeof *in->items);
   if (in->items == NULL) {
     in->n = 0;
-    return refuse(problem, "unavailable", NULL, "out of memory");
+    return input_refuse(problem, "unavailable", NULL, "out of memory");
   }
   if (!read_item(in->root, config, request_id, &in->items[0])) {
     *problem = in->items[0].problem;

@@ -7,21 +7,14 @@
 #include <jansson.h>
 
 #include "config/config.h"
+#include "http/input.h"
 #include "store/op.h"
 
 /// Leases in one request at most.
 #define LEASES_MAX 1000
 
-/// Bytes of a meta at most, in its canonical form; and levels of nesting.
+/// Bytes of a meta at most, in its canonical form.
 #define META_MAX 2048
-#define META_DEPTH_MAX 16
-
-/// Why an input is refused: 400, `code`, naming `field`.
-struct input_problem {
-  const char *code; ///< static
-  char field[64];
-  char detail[192];
-};
 
 /// One lease of the body: an op, or why it is none.
 struct lease_item {
@@ -47,8 +40,7 @@ bool lease_input_read(struct lease_input *in, const char *body, size_t len, cons
 /// Frees everything, the ops' results included.
 void lease_input_free(struct lease_input *in);
 
-/// The canonical text of a meta: compact, sorted keys, numbers as short as they read back. @return allocated; NULL with
-/// @a problem filled when it is too deep or too long, or memory ran out
+/// input_canonical() for a meta.
 char *meta_canonical(const json_t *meta, struct input_problem *problem);
 
 #endif

@@ -1,19 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdlib.h>
-#include <string.h>
-
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 #include <utlist.h>
 
 #include "base/metric.h"
 #include "http/inside.h"
-
-struct room_watch {
-  struct request *first;
-  UT_hash_handle hh;
-  char room_id[];
-};
 
 static void leave_parked(struct worker_loop *loop, struct request *r) {
   heap_remove(&loop->waits, &r->deadline);
@@ -70,10 +59,27 @@ void request_wake(struct request *r, enum wake_reason reason) {
   release(r->conn->loop, r, PHASE_WOKEN);
 }
 
+/// A stream's connection is active or suspended as its reader wants; what was parked is the handler alone.
+static void resume_stream(struct request *r) {
+  bool aborted = r->phase == PHASE_ABORTED;
+  r->phase = PHASE_HANDLING;
+  if (aborted) {
+    stream_abort(r);
+  } else if (r->resumed(r, r->reason) == REQUEST_DONE) {
+    stream_end(r);
+    park_forget(r);
+    conn_replied(r->conn);
+  }
+}
+
 void park_resume(struct worker_loop *loop) {
   struct request *r, *tmp;
   DL_FOREACH_SAFE2(loop->woken, r, tmp, next) {
     park_taken(r);
+    if (r->stream != NULL) {
+      resume_stream(r);
+      continue;
+    }
     if (r->suspended)
       MHD_resume_connection(r->connection);
     r->suspended = false;
@@ -96,57 +102,6 @@ void park_abort(struct worker_loop *loop) {
   struct request *r, *tmp;
   DL_FOREACH_SAFE2(loop->parked, r, tmp, next)
   release(loop, r, PHASE_ABORTED);
-}
-
-bool request_watch(struct request *r, const char *room_id) {
-  struct worker_loop *loop = r->conn->loop;
-  if (r->watch != NULL && strcmp(r->watch->room_id, room_id) == 0)
-    return true;
-  request_unwatch(r);
-  size_t len = strlen(room_id);
-  struct room_watch *watch;
-  HASH_FIND(hh, loop->rooms, room_id, len, watch);
-  if (watch == NULL) {
-    watch = calloc(1, sizeof *watch + len + 1);
-    if (watch == NULL)
-      return false;
-    memcpy(watch->room_id, room_id, len + 1);
-    HASH_ADD_KEYPTR(hh, loop->rooms, watch->room_id, len, watch);
-    if (watch->hh.tbl == NULL) { // the map had no memory for it
-      free(watch);
-      return false;
-    }
-  }
-  DL_APPEND2(watch->first, r, watch_prev, watch_next);
-  r->watch = watch;
-  return true;
-}
-
-void request_unwatch(struct request *r) {
-  struct room_watch *watch = r->watch;
-  if (watch == NULL)
-    return;
-  struct worker_loop *loop = r->conn->loop;
-  r->watch = NULL;
-  DL_DELETE2(watch->first, r, watch_prev, watch_next);
-  if (watch->first != NULL)
-    return;
-  HASH_DEL(loop->rooms, watch);
-  tail_unwatch(loop->worker->service->tail, loop->worker->id, watch->room_id);
-  free(watch);
-}
-
-void park_room_woken(void *ctx, const char *room_id) {
-  struct worker *worker = ctx;
-  struct worker_loop *loop = worker->loop;
-  struct room_watch *watch;
-  HASH_FIND_STR(loop->rooms, room_id, watch);
-  if (watch == NULL)
-    return;
-  metric_add(METRIC_WAKES, 1);
-  struct request *r;
-  DL_FOREACH2(watch->first, r, watch_next)
-  request_wake(r, WAKE_ROOM);
 }
 
 bool request_count_waiting(struct request *r) {

@@ -8,6 +8,7 @@
 #include "base/metric.h"
 #include "base/rand.h"
 #include "base/strict.h"
+#include "http/fold.h"
 #include "http/presence_read.h"
 #include "http/worker.h"
 #include "live/events_text.h"
@@ -60,7 +61,8 @@ static enum presence_step answered(struct presence *p) {
 
 static enum presence_step unchanged(struct presence *p) {
   struct buf text = {0};
-  unchanged_text(&text, p->query.room_id, p->epoch, p->query.since, p->head);
+  if (!p->query.stream)
+    unchanged_text(&text, p->query.room_id, p->epoch, p->query.since, p->head);
   p->answer.body = body_take(&text);
   p->answer.mode = MODE_UNCHANGED;
   p->answer.revision = p->head;
@@ -82,7 +84,33 @@ static enum presence_step at_head(struct presence *p) {
     return PRESENCE_TOO_MANY_WAITING;
   }
   p->counted = true;
+  request_stand_at_head(r);
   return park(p, p->wait_until_us);
+}
+
+// There are events, but the room is in a storm and has had its wake: whether the request is to wait for the end of the
+// window. Not one that must not wait, or is far behind, or has had only the first of more.
+static bool hold(struct presence *p) {
+  struct request *r = p->request;
+  const struct tail_answer *answer = &p->answer;
+  int64_t until_us = request_hold_until(r);
+  if (until_us == 0 || answer->mode != MODE_EVENTS || answer->more || p->hurry || r->head_only)
+    return false;
+  if (!p->query.stream && p->wait_until_us < until_us)
+    until_us = p->wait_until_us;
+  const struct config *config = r->worker->service->config;
+  bool far_behind = answer->revision - p->query.since > config->replay_limit / 2;
+  if (p->wait_until_us == 0 || far_behind || clock_mono_us() >= until_us)
+    return false;
+  p->counted = p->counted || request_count_waiting(r);
+  if (!p->counted)
+    return false;
+  body_unref(p->answer.body);
+  p->answer.body = NULL;
+  p->deadline_us = until_us + PRESENCE_LOAD_US;
+  request_hold(r);
+  request_park(r, until_us, p->resumed);
+  return true;
 }
 
 // The room is being read. One that stood at the head before keeps its place until its time is over, and then has an
@@ -92,6 +120,7 @@ static enum presence_step loading(struct presence *p) {
   int64_t until_us = knows ? p->wait_until_us : p->deadline_us;
   if ((knows && p->hurry) || clock_mono_us() >= until_us)
     return knows ? unchanged(p) : PRESENCE_UNAVAILABLE;
+  request_await_read(p->request);
   return park(p, until_us);
 }
 
@@ -123,7 +152,7 @@ static enum presence_step look(struct presence *p) {
     return PRESENCE_UNAVAILABLE;
   switch (tail_look(tail_of(p), p->request->worker->id, &p->query, &p->answer)) {
   case TAIL_REPLY:
-    return answered(p);
+    return hold(p) ? PRESENCE_WAITING : answered(p);
   case TAIL_AT_HEAD:
     return at_head(p);
   case TAIL_READ_SNAPSHOT:
@@ -149,9 +178,12 @@ static enum presence_step take_events(struct presence *p) {
     drop_read(p);
     return look(p);
   }
+  // It may be ahead of memory, and nothing older than what was said here may be said elsewhere.
+  tail_hint(tail_of(p), p->query.room_id, read->head);
   p->answer.body = body_ref(read->body);
   p->answer.mode = MODE_EVENTS;
   p->answer.revision = read->revision;
+  p->answer.more = read->more;
   drop_read(p);
   return answered(p);
 }
@@ -171,6 +203,22 @@ enum presence_step presence_begin(struct presence *p) {
   p->query.covered = 0;
   p->query.snapshot_us = p->query.asked_us;
   p->deadline_us = p->request->arrived_us + PRESENCE_LOAD_US;
+  return look(p);
+}
+
+enum presence_step presence_next(struct presence *p, int64_t wait_until_us) {
+  body_unref(p->answer.body);
+  p->answer.body = NULL;
+  buf_reset(&p->session);
+  p->session_id = p->user_id = NULL;
+  memcpy(p->epoch, p->answer.epoch, EPOCH_SIZE);
+  p->head = p->query.since = p->answer.revision;
+  p->query.has_since = true;
+  p->query.epoch = p->epoch;
+  p->query.covered = 0;
+  p->query.asked_us = p->query.snapshot_us = clock_mono_us();
+  p->wait_until_us = wait_until_us;
+  p->reads = 0;
   return look(p);
 }
 

@@ -25,7 +25,7 @@
 
 enum presence_step {
   PRESENCE_WAITING,          ///< the request is parked
-  PRESENCE_READY,            ///< answer.body and presence_suffix() are the reply
+  PRESENCE_READY,            ///< answer.body and presence_suffix() are the reply; the body alone of a stream's events
   PRESENCE_UNAVAILABLE,      ///< the room could not be read in time: 503
   PRESENCE_TOO_MANY_WAITING, ///< longpoll_max_waiting polls wait already: 503
 };
@@ -61,6 +61,9 @@ bool presence_parse_cursor(struct request *r, struct presence_query *query);
 
 enum presence_step presence_begin(struct presence *p);
 enum presence_step presence_resume(struct presence *p, enum wake_reason reason);
+
+/// After an answer, for a stream: asks for what comes after it, and waits so long for it.
+enum presence_step presence_next(struct presence *p, int64_t wait_until_us);
 
 /// Hands over the body's reference.
 struct body *presence_take_body(struct presence *p);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/jsonout.h"
 #include "http/worker.h"
 #include "live/events_text.h"
 
@@ -78,13 +77,14 @@ static enum db_status make_reply(struct events_read *read, const struct room_new
   if (n == 0)
     return DB_OK;
   read->revision = more ? news->events[n - 1].revision : news->head;
-  struct buf text = {0};
+  read->more = more;
+  struct events_text text = {.stream = read->stream};
   events_text_open(&text, read->room_id, read->epoch, read->since, read->revision);
   for (size_t i = 0; i < n; i++)
-    jo_raw(&text, news->events[i].json, strlen(news->events[i].json));
+    events_text_add(&text, news->events[i].revision, news->events[i].kind, news->events[i].json);
   events_text_close(&text, more);
   body_unref(read->body); // of an attempt before this one
-  read->body = body_take(&text);
+  read->body = body_take(&text.out);
   return read->body ? DB_OK : DB_FAILED;
 }
 
@@ -111,6 +111,7 @@ struct request_read *presence_read_events(const struct presence *p) {
   read->from = query->covered > query->since ? query->covered : query->since;
   read->kinds = query->kinds;
   read->limit = query->limit;
+  read->stream = query->stream;
   copy_ident(read->room_id, query->room_id);
   return request_read_submit(&read->read, p->request, p->deadline_us) ? &read->read : NULL;
 }

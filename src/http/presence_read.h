@@ -17,9 +17,11 @@ struct events_read {
   int64_t from, since; ///< read after `from`; the reply says `since`
   unsigned kinds;
   int limit;
+  bool stream;
   // Result.
   int64_t head, pruned;
   int64_t revision;  ///< what `body` covers
+  bool more;         ///< it was cut at the limit
   struct body *body; ///< the reply; NULL when there was no such event
   char epoch[EPOCH_SIZE];
   char room_id[IDENT_MAX + 1];

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/strict.h"
 #include "http/inside.h"
 
-static bool known(const struct route *route, const char *name) {
-  for (const char *const *n = route->query_names; *n != NULL; n++)
-    if (strcmp(*n, name) == 0)
-      return true;
-  return false;
+enum name_kind { NAME_UNKNOWN, NAME_ONCE, NAME_REPEATABLE };
+
+static enum name_kind kind_of(const struct route *route, const char *name) {
+  for (const char *const *n = route->query_names; *n != NULL; n++) {
+    bool repeatable = strncmp(*n, ROUTE_REPEATABLE, strlen(ROUTE_REPEATABLE)) == 0;
+    if (strcmp(repeatable ? *n + strlen(ROUTE_REPEATABLE) : *n, name) == 0)
+      return repeatable ? NAME_REPEATABLE : NAME_ONCE;
+  }
+  return NAME_UNKNOWN;
 }
 
 /// Decodes one name or value in place. @return NULL, or what is wrong with it
@@ -19,6 +24,27 @@ static const char *decode(char *s, size_t len) {
   if (!utf8_valid(s, (size_t)decoded))
     return "is not valid UTF-8";
   return NULL;
+}
+
+/// Adds a value of the parameter that may be repeated. @return false when refused
+static bool take_repeated(struct request *r, const char *name, char *value) {
+  if (r->n_repeated == REPEATED_MAX) {
+    request_problem(r, 400, "bad_parameter", name, "the query parameter '%s' is given more than %d times", name,
+                    REPEATED_MAX);
+    return false;
+  }
+  // Grown by doubling: full whenever the number is a power of two.
+  if ((r->n_repeated & (r->n_repeated - 1)) == 0) {
+    size_t room = r->n_repeated > 0 ? r->n_repeated * 2 : 1;
+    char **grown = realloc(r->repeated, room * sizeof *grown);
+    if (grown == NULL) {
+      request_unavailable(r, "out of memory");
+      return false;
+    }
+    r->repeated = grown;
+  }
+  r->repeated[r->n_repeated++] = value;
+  return true;
 }
 
 /// Takes the parameter in @a s, of @a len bytes with room for a NUL behind them. @return false when refused
@@ -32,7 +58,8 @@ static bool take(struct request *r, char *s, size_t len) {
     request_problem(r, 400, "bad_parameter", NULL, "the name of a query parameter %s", wrong);
     return false;
   }
-  if (!known(r->route, s)) {
+  enum name_kind kind = kind_of(r->route, s);
+  if (kind == NAME_UNKNOWN) {
     request_problem(r, 400, "bad_parameter", s, "there is no query parameter '%s' here", s);
     return false;
   }
@@ -50,6 +77,8 @@ static bool take(struct request *r, char *s, size_t len) {
     request_problem(r, 400, "bad_parameter", s, "the value of the query parameter '%s' %s", s, wrong);
     return false;
   }
+  if (kind == NAME_REPEATABLE)
+    return take_repeated(r, s, value);
   if (r->n_query == QUERY_PARAMS_MAX) {
     request_problem(r, 400, "bad_parameter", s, "there are too many query parameters");
     return false;

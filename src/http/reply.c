@@ -4,16 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/gzip.h"
 #include "base/jsonout.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/rand.h"
 #include "base/strict.h"
+#include "http/accept.h"
+#include "http/etag.h"
 #include "http/inside.h"
 
 /// What is said when there is no memory for anything else.
 static const char no_memory[] = "{\"type\":\"urn:stillhere:problem:unavailable\",\"title\":\"Service Unavailable\","
                                 "\"status\":503,\"code\":\"unavailable\",\"detail\":\"out of memory\"}";
+
+/// Text beyond this is compressed for those who accept it.
+#define GZIP_MIN 1024
 
 /// Seconds after which a client may try again, spread so that they do not all come back together.
 static int retry_after(void) {
@@ -40,10 +46,9 @@ static bool add_headers(struct request *r, struct MHD_Response *response, const 
          add(response, "Connection", close ? "close" : NULL);
 }
 
-/// Queues and lets go of @a response; NULL means that there was no memory for it. What cannot be queued closes the
-/// connection (request.c sees that `replied` is not set).
-static void queue(struct request *r, int status, struct MHD_Response *response, const char *content_type,
-                  const struct reply_headers *headers) {
+// What cannot be queued closes the connection (request.c sees that `replied` is not set).
+void reply_queue(struct request *r, int status, struct MHD_Response *response, const char *content_type,
+                 const struct reply_headers *headers) {
   if (r->replied) {
     log_error("a second reply to one request was dropped (status %d)", status);
     if (response != NULL)
@@ -87,8 +92,46 @@ static const char *type_or_json(const struct reply_headers *headers) {
   return headers != NULL && headers->content_type != NULL ? headers->content_type : "application/json";
 }
 
+static bool accepts_gzip(const struct request *r) {
+  struct buf list = {0};
+  request_header_list(r, MHD_HTTP_HEADER_ACCEPT_ENCODING, &list);
+  bool accepted = !list.failed && accept_gzip(list.data);
+  buf_free(&list);
+  return accepted;
+}
+
+/// Compresses @a b in place. @return whether it did
+static bool compress(struct buf *b) {
+  struct gzip_start *start = b->failed ? NULL : gzip_begin(b->data, b->len, GZIP_ONCE);
+  if (start == NULL)
+    return false;
+  struct buf out = {0};
+  buf_add(&out, start->data, start->len);
+  gzip_end(start, NULL, 0, &out);
+  free(start);
+  if (out.failed) {
+    buf_free(&out);
+    return false;
+  }
+  buf_free(b);
+  *b = out;
+  return true;
+}
+
+/// The headers of a reply that is or could have been compressed. A response that cannot take them is given up.
+static struct MHD_Response *add_coding(struct MHD_Response *response, bool compressed) {
+  if (response == NULL ||
+      (add(response, "Vary", "Accept-Encoding") && add(response, "Content-Encoding", compressed ? "gzip" : NULL)))
+    return response;
+  MHD_destroy_response(response);
+  return NULL;
+}
+
 void request_reply_json(struct request *r, int status, struct buf *b, const struct reply_headers *headers) {
-  queue(r, status, from_buf(b), type_or_json(headers), headers);
+  bool large = b->len > GZIP_MIN;
+  bool compressed = large && accepts_gzip(r) && compress(b);
+  struct MHD_Response *response = from_buf(b);
+  reply_queue(r, status, large ? add_coding(response, compressed) : response, type_or_json(headers), headers);
 }
 
 /// What a shared reply holds on to until MHD has sent it.
@@ -104,9 +147,9 @@ static void shared_free(void *cls) {
   free(shared);
 }
 
-void request_reply_shared(struct request *r, int status, struct body *body, struct buf *suffix,
-                          const struct reply_headers *headers) {
-  struct MHD_Response *response = NULL;
+/// The bytes of @a body, or @a start, which is its compressed form, and then @a suffix, which is empty afterwards.
+/// Takes over the reference to the body. @return NULL when memory ran out
+static struct MHD_Response *from_body(struct body *body, const struct gzip_start *start, struct buf *suffix) {
   bool failed = suffix->failed;
   size_t len = 0;
   struct shared *shared = malloc(sizeof *shared);
@@ -115,18 +158,44 @@ void request_reply_shared(struct request *r, int status, struct body *body, stru
     body_unref(body);
     free(text);
     free(shared);
-  } else {
-    *shared = (struct shared){.body = body, .suffix = text};
-    struct MHD_IoVec parts[2] = {{.iov_base = body->data, .iov_len = body->len}, {.iov_base = text, .iov_len = len}};
-    response = MHD_create_response_from_iovec(parts, text != NULL ? 2 : 1, shared_free, shared);
-    if (response == NULL)
-      shared_free(shared);
+    return NULL;
   }
-  queue(r, status, response, type_or_json(headers), headers);
+  *shared = (struct shared){.body = body, .suffix = text};
+  struct MHD_IoVec parts[2] = {{.iov_base = body->data, .iov_len = body->len}, {.iov_base = text, .iov_len = len}};
+  if (start != NULL)
+    parts[0] = (struct MHD_IoVec){.iov_base = start->data, .iov_len = start->len};
+  struct MHD_Response *response = MHD_create_response_from_iovec(parts, text != NULL ? 2 : 1, shared_free, shared);
+  if (response == NULL)
+    shared_free(shared);
+  return response;
+}
+
+void request_reply_shared(struct request *r, int status, struct body *body, struct buf *suffix,
+                          const struct reply_headers *headers) {
+  if (body->len + suffix->len <= GZIP_MIN) {
+    reply_queue(r, status, from_body(body, NULL, suffix), type_or_json(headers), headers);
+    return;
+  }
+  const struct gzip_start *start = accepts_gzip(r) ? body_gzip(body) : NULL;
+  struct reply_headers all = headers != NULL ? *headers : (struct reply_headers){0};
+  char weak[ETAG_SIZE + 2];
+  if (start != NULL) {
+    struct buf end = {0};
+    gzip_end(start, suffix->data, suffix->len, &end);
+    end.failed = end.failed || suffix->failed;
+    buf_free(suffix);
+    *suffix = end;
+    // The same presence in other bytes: a strong tag would say that they are the same.
+    if (all.etag != NULL && snprintf(weak, sizeof weak, "W/%s", all.etag) < (int)sizeof weak)
+      all.etag = weak;
+  }
+  reply_queue(r, status, add_coding(from_body(body, start, suffix), start != NULL), type_or_json(&all), &all);
 }
 
 void request_reply_empty(struct request *r, int status, const struct reply_headers *headers) {
-  queue(r, status, MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT), NULL, headers);
+  struct MHD_Response *response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+  // 304 has the headers that the 200 would have had.
+  reply_queue(r, status, status == 304 ? add_coding(response, false) : response, NULL, headers);
 }
 
 void problem_open(struct buf *b, int status, const char *code, const char *field, const char *detail,
@@ -170,7 +239,7 @@ static void reply_problem(struct request *r, int status, const char *code, const
     all.retry_after_s = retry_after();
   struct buf b = {0};
   problem_json(&b, status, code, field, detail, r->id);
-  queue(r, status, from_buf(&b), "application/problem+json", &all);
+  reply_queue(r, status, from_buf(&b), "application/problem+json", &all);
 }
 
 #define DETAIL_SIZE 512

@@ -33,6 +33,7 @@ struct request *request_new(struct conn *conn, struct MHD_Connection *connection
 
 void request_free(struct request *r) {
   park_forget(r);
+  stream_forget(r);
   if (r->state != NULL && r->free_state != NULL)
     r->free_state(r->state);
   conn_end_request(r->conn);
@@ -41,8 +42,30 @@ void request_free(struct request *r) {
   for (int i = 0; i < PATH_PARAMS_MAX; i++)
     free(r->params[i]);
   buf_free(&r->body);
+  free(r->repeated);
   free(r->target);
   free(r);
+}
+
+struct header_list {
+  const char *name;
+  struct buf *out;
+};
+
+static enum MHD_Result add_value(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
+  (void)kind;
+  const struct header_list *list = cls;
+  if (value == NULL || strcasecmp(name, list->name) != 0)
+    return MHD_YES;
+  if (list->out->len > 0)
+    buf_putc(list->out, ',');
+  buf_puts(list->out, value);
+  return MHD_YES;
+}
+
+void request_header_list(const struct request *r, const char *name, struct buf *out) {
+  struct header_list list = {.name = name, .out = out};
+  (void)MHD_get_connection_values(r->connection, MHD_HEADER_KIND, add_value, &list);
 }
 
 /// Splits the target into path and query. An absolute form (`GET http://host/path`, as sent to proxies) loses its
@@ -115,7 +138,7 @@ static void reply_no_route(struct request *r, const char *method) {
   struct reply_headers headers = {.allow = r->allow};
   if (r->find == ROUTE_BAD_METHOD && strcmp(method, "OPTIONS") == 0) {
     if (r->allow[0] == '\0')
-      headers.allow = "GET, HEAD, PUT, DELETE, OPTIONS"; // OPTIONS *
+      headers.allow = "GET, HEAD, PUT, POST, DELETE, OPTIONS"; // OPTIONS *
     request_reply_empty(r, 204, &headers);
   } else if (r->find == ROUTE_BAD_METHOD) {
     request_problem_headers(r, 405, "method_not_allowed", NULL, &headers, "the methods here are %s", r->allow);
@@ -158,6 +181,8 @@ static enum MHD_Result settle(struct request *r, enum request_verdict verdict) {
     log_error("a request was left without a reply; its connection is closed");
     return MHD_NO;
   }
+  if (r->stream != NULL)
+    stream_end(r);
   // Whatever the request waited for does not matter any more, though its last byte may still be long in coming.
   park_forget(r);
   conn_replied(r->conn);

@@ -23,6 +23,7 @@
 struct worker;
 struct route;
 struct conn;
+struct stream;
 
 enum request_verdict { REQUEST_DONE, REQUEST_PARKED };
 
@@ -37,6 +38,8 @@ enum wake_reason {
 /// Path parameters at most: /rooms/{room}/leases/{user}/{session}.
 #define PATH_PARAMS_MAX 3
 #define QUERY_PARAMS_MAX 16
+/// Values of a query parameter that may be repeated.
+#define REPEATED_MAX 1000
 /// Bytes of an Allow header's value and its NUL.
 #define ALLOW_SIZE 64
 
@@ -51,6 +54,8 @@ struct request {
   char *params[PATH_PARAMS_MAX]; ///< decoded and checked identifiers, in the order of the pattern
   struct query_param query[QUERY_PARAMS_MAX];
   int n_query;
+  char **repeated; ///< decoded values of the parameter that the route lets repeat, in order
+  size_t n_repeated;
   struct buf body;                 ///< the whole body
   char id[REQUEST_ID_MAX + 1];     ///< X-Request-Id, taken or made
   int64_t arrived_us;              ///< monotonic
@@ -78,11 +83,17 @@ struct request {
   struct heap_node deadline;
   struct room_watch *watch;
   struct request *watch_prev, *watch_next, *prev, *next;
+  bool patient;  ///< waits for news of its room, not for a read: can wait for the end of a window
+  bool its_turn; ///< was woken with its room, and has not answered since
   bool counted_waiting;
+  struct stream *stream; ///< its reply is a stream (http/stream.h); NULL: not, or no longer
 };
 
 /// The decoded value of a query parameter, or NULL. (A repeated or unknown one was refused before the handler.)
 const char *request_query(const struct request *r, const char *name);
+
+/// Appends the values of a header, which may come in several lines, joined by commas. The worker's thread.
+void request_header_list(const struct request *r, const char *name, struct buf *out);
 
 /// Parks the request until request_wake() or @a deadline_us (monotonic). The caller returns REQUEST_PARKED.
 void request_park(struct request *r, int64_t deadline_us,
@@ -96,6 +107,9 @@ void request_wake(struct request *r, enum wake_reason reason);
 /// lost. Ends by itself with the request, or with request_unwatch(). @return false when memory ran out
 bool request_watch(struct request *r, const char *room_id);
 void request_unwatch(struct request *r);
+
+/// In the place of request_watch(): a wake of the room's cursors wakes the request. Call before cursors_look().
+bool request_watch_cursors(struct request *r, const char *room_id);
 
 /// Counts the request among the waiting polls. @return false when longpoll_max_waiting are waiting already
 bool request_count_waiting(struct request *r);

@@ -16,15 +16,24 @@ static const char *const lease_put_query[] = {"since", "epoch", NULL};
 static const char *const lease_delete_query[] = {"revision", NULL};
 static const char *const presence_query[] = {"since", "epoch",      "wait_ms", "kinds", "limit",
                                              "view",  "session_id", "user_id", NULL};
+static const char *const last_seen_query[] = {ROUTE_REPEATABLE "user_id", NULL};
+static const char *const room_last_seen_query[] = {"limit", "after", NULL};
+static const char *const cursors_query[] = {"since", "wait_ms", NULL};
 static const char *const rooms_query[] = {"prefix", "limit", "after", NULL};
 
 // method, pattern, query names, takes a body, needs the database, handler; the busiest first.
 const struct route routes[] = {
     {"PUT", "/leases", lease_put_query, true, true, h_lease_put},
     {"GET", "/rooms/{room}/presence", presence_query, false, true, h_presence_get},
+    {"POST", "/rooms/{room}/cursors", no_query, true, true, h_cursor_post},
+    {"GET", "/rooms/{room}/cursors", cursors_query, false, true, h_cursors_get},
     {"DELETE", "/rooms/{room}/leases/{user}/{session}", lease_delete_query, false, true, h_lease_delete},
     {"GET", "/rooms/{room}/leases", no_query, false, true, h_leases_get},
     {"GET", "/rooms", rooms_query, false, true, h_rooms_get},
+    {"GET", "/last-seen", last_seen_query, false, true, h_last_seen_get},
+    {"GET", "/users/{user}/presence", no_query, false, true, h_user_presence_get},
+    {"GET", "/rooms/{room}/last-seen", room_last_seen_query, false, true, h_room_last_seen_get},
+    {"GET", "/rooms/{room}/users/{user}/explain", no_query, false, true, h_explain_get},
     {"GET", "/healthz", no_query, false, false, h_healthz},
     {"GET", "/readyz", no_query, false, false, h_readyz},
     {"GET", "/metrics", no_query, false, false, h_metrics},

@@ -7,10 +7,13 @@
 
 #include "http/request.h"
 
+#define ROUTE_REPEATABLE "*"
+
 struct route {
   const char *method;
   const char *pattern;            ///< "/rooms/{room}/presence"
-  const char *const *query_names; ///< parameters it knows, NULL-terminated; any other name is 400
+  const char *const *query_names; ///< parameters it knows, NULL-terminated; any other name is 400. One that begins
+                                  ///< with ROUTE_REPEATABLE may come more than once: its values are in r->repeated
   bool takes_body;
   bool needs_database; ///< 503 at the door until the schema is up to date
   enum request_verdict (*handle)(struct request *r);

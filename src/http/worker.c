@@ -15,6 +15,7 @@
 #include "base/metric.h"
 #include "http/inside.h"
 #include "http/peers.h"
+#include "live/cursors.h"
 
 /// Memory for a connection's head and read buffer. A longer head is answered 431 or 414 by libmicrohttpd.
 #define CONNECTION_MEMORY ((size_t)16 * 1024)
@@ -57,7 +58,14 @@ static void *on_target(void *cls, const char *target, struct MHD_Connection *con
   const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
   if (info == NULL || info->socket_context == NULL)
     return NULL;
-  return request_new(info->socket_context, connection, target);
+  struct request *r = request_new(info->socket_context, connection, target);
+  // The request has its own copy and reads the query by itself. Libmicrohttpd, whose buffer this is, would split it
+  // next and needs more memory for a short parameter than the parameter has bytes; where that runs out the connection
+  // hangs.
+  char *query = strchr(target, '?');
+  if (query != NULL)
+    query[1] = '\0';
+  return r;
 }
 
 static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
@@ -87,7 +95,7 @@ static int sleep_ms(struct worker_loop *loop, int64_t now_us) {
   if (loop->woken != NULL)
     return 0;
   int64_t due_us = now_us + SLEEP_MAX_US;
-  struct heap *const heaps[] = {&loop->waits, &loop->conns};
+  struct heap *const heaps[] = {&loop->waits, &loop->conns, &loop->windows};
   for (size_t i = 0; i < ARRAY_LEN(heaps); i++) {
     const struct heap_node *node = heap_first(heaps[i]);
     if (node != NULL && node->due_us < due_us)
@@ -145,6 +153,7 @@ static void *loop_main(void *arg) {
     now_us = clock_mono_us();
     conn_expire(loop, now_us);
     park_expire(loop, now_us);
+    watch_expire(loop, now_us);
     park_resume(loop);
     if (MHD_run(loop->daemon) != MHD_YES)
       log_error("libmicrohttpd refuses to run");
@@ -255,6 +264,8 @@ void worker_free(struct worker *worker) {
     (void)mailbox_deliver(&worker->mailbox); // wakes that came late: their mail frees itself
     heap_free(&worker->loop->waits);
     heap_free(&worker->loop->conns);
+    watch_free_all(worker->loop);
+    heap_free(&worker->loop->windows);
     if (worker->loop->epoll_fd >= 0)
       (void)close(worker->loop->epoll_fd);
     free(worker->loop);
@@ -281,7 +292,8 @@ struct worker *worker_start(unsigned id, const struct service *service) {
     ok = prepare(worker);
   }
   if (ok) {
-    tail_add_worker(service->tail, id, &worker->mailbox, park_room_woken, worker);
+    cursors_add_worker(service->cursors, id, &worker->mailbox, watch_cursors_woken, worker);
+    tail_add_worker(service->tail, id, &worker->mailbox, watch_room_woken, worker);
     errno = pthread_create(&worker->loop->thread, NULL, loop_main, worker->loop);
     ok = errno == 0;
   }

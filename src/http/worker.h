@@ -17,7 +17,9 @@
 /// What the handlers of all workers share. Made by main before the threads start; outlives them.
 struct service {
   const struct config *config;
+  unsigned n_workers; ///< how many
   struct tail *tail;
+  struct cursors *cursors;
   struct writer *writer;
   struct reader_pool *readers;
   struct lifecycle *lifecycle; ///< http/lifecycle.h

@@ -51,9 +51,13 @@ void commit_tell(struct tail *tail, struct decision_log *log, struct written *wr
     case EVENT_SESSION_CLOSED:
       metric_add(METRIC_EVENT_SESSION_CLOSED, 1);
       break;
-    case EVENT_MEMBERSHIP_REVOKED:
     case EVENT_USER_ONLINE:
+      metric_add(METRIC_EVENT_USER_ONLINE, 1);
+      break;
     case EVENT_USER_OFFLINE:
+      metric_add(METRIC_EVENT_USER_OFFLINE, 1);
+      break;
+    case EVENT_MEMBERSHIP_REVOKED:
     case EVENT_KIND_COUNT:
       break;
     }
@@ -75,11 +79,12 @@ enum db_status commit_batch(const struct writer_options *options, struct db *db,
   }
   struct written written = {0};
   enum db_status status = refs[0].op->kind == OP_HEARTBEAT ? store_heartbeats(db, &options->rules, ops, n, &written)
-                                                           : store_closes(db, ops, n, &written);
+                                                           : store_closes(db, &options->rules, ops, n, &written);
   if (status == DB_OK) {
     metric_add(METRIC_BATCHES, 1);
     // The tail first: what an instance accepted shows in its own next reply (CONTRACT §4).
     commit_tell(options->tail, options->log, &written);
+    last_seen_note(options->last_seen, ops, n);
     answer(options, refs, n);
   }
   if (shared != NULL) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// The frame of an `events` reply (CONTRACT §4), made from memory or from the database: the same text either way. What
-/// differs for each reader, and the closing `}`, follow later.
+/// The text of events for a reader (CONTRACT §4), made from memory or from the database: the same text either way. As a
+/// reply it is an object to which what differs for each reader, and the closing `}`, are added later; as a stream it is
+/// whole messages.
 #ifndef SH_LIVE_EVENTS_TEXT_H
 #define SH_LIVE_EVENTS_TEXT_H
 
@@ -9,12 +10,25 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "store/lease.h"
 
-/// `{"room_id":…,"epoch":…,"mode":"events","from":…,"revision":…,"events":[`; the events follow with jo_raw().
-void events_text_open(struct buf *out, const char *room_id, const char *epoch, int64_t from, int64_t revision);
+/// Zero-initialise but for `stream`.
+struct events_text {
+  bool stream; ///< server-sent events
+  struct buf out;
+  int64_t revision; ///< what it covers
+  int64_t last;     ///< the newest event in it
+};
 
-/// `]`, and `,"more":true` when the events were cut at the limit.
-void events_text_close(struct buf *out, bool more);
+/// `{"room_id":…,"epoch":…,"mode":"events","from":…,"revision":…,"events":[`; nothing in a stream.
+void events_text_open(struct events_text *text, const char *room_id, const char *epoch, int64_t from, int64_t revision);
+
+/// One event, in ascending order.
+void events_text_add(struct events_text *text, int64_t revision, enum event_kind kind, const char *json);
+
+/// `]`, and `,"more":true` when the events were cut at the limit. In a stream, the revision that is covered, where the
+/// last event is not it.
+void events_text_close(struct events_text *text, bool more);
 
 /// A whole `unchanged` reply, likewise without its end.
 void unchanged_text(struct buf *out, const char *room_id, const char *epoch, int64_t from, int64_t revision);

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/rand.h"
+#include "live/cursor_payload.h"
 #include "store/notify.h"
 
 #define TICK_US INT64_C(1000000)
@@ -26,10 +27,13 @@
 // Rooms read by one query, and newest events of a room that is behind: what both allow fits into memory easily.
 #define DIRTY_MAX 200
 #define NEWEST_MAX 256
+// The same where all rooms are known: what has happened since is little, except in a storm, and then it is wanted.
+#define NEWEST_IN_STORM 1024
 #define HEADS_MAX 1000
 
 struct listener {
   struct tail *tail;
+  struct cursors *cursors;
   struct db *listen_db; // the listening thread's own
   struct db *query_db;  // the catching-up thread's own
   pthread_t threads[2]; // the listening one, the catching-up one
@@ -91,7 +95,8 @@ static void hear(struct listener *l, const PGnotify *note) {
     return;
   }
   metric_add(METRIC_NOTIFICATIONS, 1);
-  if (!notification_parse(note->extra, hint, l->tail))
+  bool of_cursors = strcmp(note->relname, CURSOR_CHANNEL) == 0;
+  if (of_cursors ? !cursors_hear(l->cursors, note->extra) : !notification_parse(note->extra, hint, l->tail))
     log_warning("a notification with a malformed payload was passed over");
 }
 
@@ -106,13 +111,14 @@ static bool begin_listening(struct listener *l) {
   if (db_connect(l->listen_db) != DB_OK)
     return false;
   char sql[160];
-  snprintf(sql, sizeof sql, "LISTEN " NOTIFY_CHANNEL "; LISTEN \"%s\"", l->probe_channel);
+  snprintf(sql, sizeof sql, "LISTEN " NOTIFY_CHANNEL "; LISTEN " CURSOR_CHANNEL "; LISTEN \"%s\"", l->probe_channel);
   if (db_script(l->listen_db, sql) != DB_OK) {
     db_drop(l->listen_db);
     return false;
   }
   l->probe_base = atomic_load(&l->probe_begun);
   atomic_store(&l->stands, true);
+  cursors_ask_others(l->cursors);
   atomic_store(&l->probe_wanted, true);
   ring(l);
   return true;
@@ -165,6 +171,13 @@ static void *listen_main(void *arg) {
 
 // -- the catching-up thread ----------------------------------------------------------------------------------------
 
+static int newest(const int64_t *after, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (after[i] == INT64_MIN)
+      return NEWEST_MAX;
+  return NEWEST_IN_STORM;
+}
+
 // Reads rooms and puts them into memory. Where the query fails for a reason of its own the half with the bad room is
 // found, so that the others are not held up by it.
 static enum db_status read_dirty(struct listener *l, char **room_ids, const int64_t *after, size_t n) {
@@ -172,7 +185,7 @@ static enum db_status read_dirty(struct listener *l, char **room_ids, const int6
   int64_t asked_us = clock_mono_us();
   enum db_status status = db_connect(l->query_db);
   if (status == DB_OK)
-    status = read_rooms(l->query_db, (const char *const *)room_ids, after, n, NEWEST_MAX, news);
+    status = read_rooms(l->query_db, (const char *const *)room_ids, after, n, newest(after, n), news);
   if (status == DB_OK) {
     for (size_t i = 0; i < n; i++)
       tail_fill(l->tail, room_ids[i], asked_us, &news[i]);
@@ -314,11 +327,12 @@ static void listener_free(struct listener *l) {
 }
 
 struct listener *listener_start(const struct db_options *listen_db, const struct db_options *query_db,
-                                struct tail *tail) {
+                                struct tail *tail, struct cursors *cursors) {
   struct listener *l = calloc(1, sizeof *l);
   if (!l)
     return NULL;
   l->tail = tail;
+  l->cursors = cursors;
   l->listen_db = db_new(listen_db);
   l->query_db = db_new(query_db);
   l->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -8,14 +8,15 @@
 #define SH_LIVE_LISTENER_H
 
 #include "db/db.h"
+#include "live/cursors.h"
 #include "live/tail.h"
 
 struct listener;
 
-/// Starts the threads. @a listen_db is the direct connection, @a query_db may go through a pooler.
-/// @return NULL when that fails
+/// Starts the threads. @a listen_db is the direct connection, @a query_db may go through a pooler. @a cursors are given
+/// what is heard on their channel. @return NULL when that fails
 struct listener *listener_start(const struct db_options *listen_db, const struct db_options *query_db,
-                                struct tail *tail);
+                                struct tail *tail, struct cursors *cursors);
 
 /// Joins and frees. Main thread, once nobody else uses the tail any more.
 void listener_stop(struct listener *listener);

@@ -46,10 +46,14 @@ static bool stopping(struct sweeper *s) {
   return yes;
 }
 
-/// Ends the listed leases in one transaction. What was written is told.
-static enum db_status expire(struct sweeper *s, const struct overdue *list, size_t n) {
+/// What a sweep ends: leases, or the graces of users.
+enum chore { CHORE_LEASES, CHORE_GRACES };
+
+/// Ends the listed things in one transaction. What was written is told.
+static enum db_status end(struct sweeper *s, enum chore chore, const struct overdue *list, size_t n) {
   struct written written = {0};
-  enum db_status status = sweep_expire(s->db, list, n, &written);
+  enum db_status status = chore == CHORE_LEASES ? sweep_expire(s->db, s->options.offline_grace_ms, list, n, &written)
+                                                : sweep_go_offline(s->db, list, n, &written);
   if (status == DB_OK) {
     commit_tell(s->options.tail, s->options.log, &written);
   }
@@ -57,58 +61,59 @@ static enum db_status expire(struct sweeper *s, const struct overdue *list, size
   return status;
 }
 
-/// The leases of one room could not be ended together: a row is broken, or the room or a user is locked. Halves them
+/// What is due in one room could not be ended together: a row is broken, or the room or a user is locked. Halves them
 /// until the culprit stands alone, as long as there is patience; what is left is left for the next sweep.
 /// @return false when the database is away
-static bool expire_in_parts(struct sweeper *s, const struct overdue *list, size_t n) {
+static bool end_in_parts(struct sweeper *s, enum chore chore, const struct overdue *list, size_t n) {
   if (clock_mono_us() >= s->patience_us) {
     return true;
   }
-  switch (expire(s, list, n)) {
+  switch (end(s, chore, list, n)) {
   case DB_OK:
     return true;
   case DB_LOST:
     return false;
   case DB_FAILED:
     if (n == 1) {
-      log_warning("sweeper: a lease in room \"%s\" cannot be ended", list->room_id);
+      log_warning("sweeper: a %s in room \"%s\" cannot be ended", chore == CHORE_LEASES ? "lease" : "grace",
+                  list->room_id);
     }
     break;
   case DB_LOCKED:
   case DB_RETRY:
     break;
   }
-  return n == 1 || (expire_in_parts(s, list, n / 2) && expire_in_parts(s, list + n / 2, n - n / 2));
+  return n == 1 || (end_in_parts(s, chore, list, n / 2) && end_in_parts(s, chore, list + n / 2, n - n / 2));
 }
 
 /// Ends a batch that failed as a whole room by room, so that a locked room costs the others one wait.
 /// @return false when the database is away
-static bool expire_by_room(struct sweeper *s, const struct overdue *list, size_t n) {
-  for (size_t i = 0, end; i < n; i = end) {
-    for (end = i + 1; end < n && strcmp(list[end].room_id, list[i].room_id) == 0; end++) {
+static bool end_by_room(struct sweeper *s, enum chore chore, const struct overdue *list, size_t n) {
+  for (size_t i = 0, next; i < n; i = next) {
+    for (next = i + 1; next < n && strcmp(list[next].room_id, list[i].room_id) == 0; next++) {
     }
-    enum db_status status = expire(s, list + i, end - i);
-    if (status == DB_LOST || (status != DB_OK && !expire_in_parts(s, list + i, end - i))) {
+    enum db_status status = end(s, chore, list + i, next - i);
+    if (status == DB_LOST || (status != DB_OK && !end_in_parts(s, chore, list + i, next - i))) {
       return false;
     }
   }
   return true;
 }
 
-static bool expire_page(struct sweeper *s, const struct overdue *list, size_t n) {
+static bool end_page(struct sweeper *s, enum chore chore, const struct overdue *list, size_t n) {
   for (size_t i = 0; i < n && !stopping(s); i += SWEEP_BATCH_MAX) {
     size_t batch = n - i < SWEEP_BATCH_MAX ? n - i : SWEEP_BATCH_MAX;
-    enum db_status status = expire(s, list + i, batch);
-    if (status == DB_LOST || (status != DB_OK && !expire_by_room(s, list + i, batch))) {
+    enum db_status status = end(s, chore, list + i, batch);
+    if (status == DB_LOST || (status != DB_OK && !end_by_room(s, chore, list + i, batch))) {
       return false;
     }
   }
   return true;
 }
 
-/// Looks for all that is overdue, a page at a time, and ends it.
-/// @param[out] next_us when the next lease may run out, database clock. @return false when the database is away
-static bool sweep(struct sweeper *s, int64_t *next_us) {
+/// Looks for all that is due, a page at a time, and ends it.
+/// @param[out] next_us when the next thing may be due, database clock. @return false when the database is away
+static bool sweep(struct sweeper *s, enum chore chore, int64_t *next_us) {
   struct overdue *page = NULL;
   size_t n = 0;
   bool ok = true;
@@ -116,11 +121,13 @@ static bool sweep(struct sweeper *s, int64_t *next_us) {
   do {
     struct overdue *next = NULL;
     size_t n_next = 0;
-    ok = sweep_overdue(s->db, LIST_MAX, n > 0 ? &page[n - 1] : NULL, &next, &n_next, next_us) == DB_OK;
+    const struct overdue *after = n > 0 ? &page[n - 1] : NULL;
+    ok = (chore == CHORE_LEASES ? sweep_overdue(s->db, LIST_MAX, after, &next, &n_next, next_us)
+                                : sweep_offlines(s->db, LIST_MAX, after, &next, &n_next, next_us)) == DB_OK;
     overdue_free(page, n);
     page = next;
     n = n_next;
-    ok = ok && expire_page(s, page, n);
+    ok = ok && end_page(s, chore, page, n);
   } while (ok && n == LIST_MAX && !stopping(s));
   overdue_free(page, n);
   return ok;
@@ -143,7 +150,8 @@ static void retain(struct sweeper *s) {
 /// on; but at least the interval, so that a stream of expiries is taken in batches.
 static int64_t pause_ms(const struct sweeper *s, int64_t next_us) {
   int64_t interval = s->options.sweep_interval_ms;
-  int64_t idle = s->options.ttl_min_ms;
+  int64_t idle =
+      s->options.ttl_min_ms < s->options.offline_grace_ms ? s->options.ttl_min_ms : s->options.offline_grace_ms;
   if (next_us != TIME_INFINITY) {
     int64_t until = (next_us - clock_db_us()) / 1000 + 1;
     idle = until < idle ? until : idle;
@@ -171,12 +179,12 @@ static void wait(struct sweeper *s, int64_t ms) {
 static void *sweeper_main(void *arg) {
   struct sweeper *s = arg;
   while (!stopping(s)) {
-    int64_t next_us = TIME_INFINITY;
-    bool up = db_connect(s->db) == DB_OK && sweep(s, &next_us);
+    int64_t lease_us = TIME_INFINITY, grace_us = TIME_INFINITY;
+    bool up = db_connect(s->db) == DB_OK && sweep(s, CHORE_LEASES, &lease_us) && sweep(s, CHORE_GRACES, &grace_us);
     if (up) {
       retain(s);
     }
-    wait(s, up ? pause_ms(s, next_us) : AWAY_MS);
+    wait(s, up ? pause_ms(s, lease_us < grace_us ? lease_us : grace_us) : AWAY_MS);
   }
   return NULL;
 }

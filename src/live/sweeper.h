@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// The sweeper: a thread that ends overdue leases and prunes what is past its retention. Any number of instances sweep
+/// The sweeper: a thread that ends overdue leases and graces and prunes what is past its retention. Any number of instances sweep
 /// the same database; the conditional delete decides who ends a lease.
 #ifndef SH_LIVE_SWEEPER_H
 #define SH_LIVE_SWEEPER_H
@@ -13,6 +13,7 @@ struct sweeper_options {
   const struct db_options *db;
   int64_t sweep_interval_ms;
   int64_t ttl_min_ms; ///< no lease that is granted or renewed from now on ends sooner than this
+  int64_t offline_grace_ms;
   int64_t event_retention_ms, event_retention_count, tombstone_retention_ms;
   struct tail *tail;
   struct decision_log *log;

@@ -17,6 +17,8 @@ struct tail *tail_new(const struct tail_options *options) {
   tail->options = *options;
   if (tail->options.events_per_room < 1)
     tail->options.events_per_room = 1;
+  if (tail->options.events_in_storm < tail->options.events_per_room)
+    tail->options.events_in_storm = tail->options.events_per_room;
   for (size_t i = 0; i < TAIL_SHARDS; i++)
     pthread_mutex_init(&tail->shards[i].lock, NULL);
   atomic_store(&tail->generation, epoch_generation());
@@ -36,13 +38,21 @@ void tail_free(struct tail *tail) {
 }
 
 void tail_add_worker(struct tail *tail, unsigned id, struct mailbox *mailbox,
-                     void (*woken)(void *ctx, const char *room_id), void *ctx) {
+                     void (*woken)(void *ctx, const char *room_id, bool news), void *ctx) {
   tail->workers[id] = (struct tail_worker){.mailbox = mailbox, .woken = woken, .ctx = ctx};
 }
 
 void tail_on_dirty(struct tail *tail, void (*dirty)(void *ctx), void *ctx) {
   tail->dirty = dirty;
   tail->dirty_ctx = ctx;
+}
+
+void tail_on_event(struct tail *tail,
+                   void (*event)(void *ctx, const char *room_id, int64_t revision, enum event_kind kind,
+                                 const char *json),
+                   void *ctx) {
+  tail->event = event;
+  tail->event_ctx = ctx;
 }
 
 void tail_check_epoch(struct tail *tail) {
@@ -59,7 +69,7 @@ void tail_reset(struct tail *tail) {
     pthread_mutex_lock(&shard->lock);
     for (struct tail_room *room = shard->lru, *next; room; room = next) {
       next = room->lru_next;
-      room_wake(tail, room, UINT32_MAX);
+      room_wake_all(tail, room);
       room_destroy(tail, shard, room);
     }
     pthread_mutex_unlock(&shard->lock);
@@ -81,6 +91,7 @@ static void publish_one(struct tail *tail, struct tail_place *place, struct even
     room_mark_dirty(tail, place->shard, room);
   } else if (!room_has(room, event)) {
     room->loaded = false; // another event had this revision: the past has changed
+    room_tell(tail, room->id, INT64_MAX, EVENT_KIND_COUNT, NULL);
     room_mark_dirty(tail, place->shard, room);
   }
 }
@@ -93,11 +104,13 @@ void tail_publish(struct tail *tail, struct event *events, size_t n) {
     struct tail_place place = tail_lock(tail, room_id);
     int64_t old_head = place.room ? place.room->head : 0;
     size_t end = i;
-    for (; end < n && strcmp(events[end].room_id, room_id) == 0; end++)
+    for (; end < n && strcmp(events[end].room_id, room_id) == 0; end++) {
+      room_tell(tail, room_id, events[end].revision, events[end].kind, events[end].json);
       if (place.room)
         publish_one(tail, &place, &events[end], now_us);
+    }
     if (place.room && place.room->head != old_head)
-      room_wake(tail, place.room, UINT32_MAX);
+      room_wake_all(tail, place.room);
     pthread_mutex_unlock(&place.shard->lock);
     i = end;
   }
@@ -161,8 +174,10 @@ static void fill_room(struct tail *tail, struct tail_place *place, int64_t asked
   // Read after the last that was heard of the room: what it says is all there is. A hint that was wrong is forgotten,
   // and a head that went back means that the past has changed.
   bool last_word = asked_us > room->known_at_us;
-  if (last_word && news->head < room->head)
+  if (last_word && news->head < room->head) {
     room->loaded = false;
+    room_tell(tail, room->id, INT64_MAX, EVENT_KIND_COUNT, NULL);
+  }
   if (last_word)
     room->known = news->head;
   room_apply(tail, room, news);
@@ -174,7 +189,10 @@ static void fill_room(struct tail *tail, struct tail_place *place, int64_t asked
     room->checked_at_us = asked_us;
   if (room->head < room->known)
     room_mark_dirty(tail, place->shard, room);
-  room_wake(tail, room, was_loaded && room->head == old_head ? room->load_watch : UINT32_MAX);
+  if (was_loaded && room->head == old_head)
+    room_wake_loaders(tail, room);
+  else
+    room_wake_all(tail, room);
 }
 
 void tail_fill(struct tail *tail, const char *room_id, int64_t asked_us, struct room_news *news) {
@@ -201,7 +219,7 @@ void tail_fill_snapshot(struct tail *tail, const char *room_id, enum view view, 
     room_raise_known(room, revision, now_us);
     if (room->loaded && revision > room->head)
       room_mark_dirty(tail, place.shard, room);
-    room_wake(tail, room, room->load_watch);
+    room_wake_loaders(tail, room);
   }
   pthread_mutex_unlock(&place.shard->lock);
 }
@@ -210,7 +228,7 @@ void tail_snapshot_failed(struct tail *tail, const char *room_id, enum view view
   struct tail_place place = tail_lock(tail, room_id);
   if (place.room) {
     place.room->snapshots[view].loading_since_us = 0;
-    room_wake(tail, place.room, place.room->load_watch);
+    room_wake_loaders(tail, place.room);
   }
   pthread_mutex_unlock(&place.shard->lock);
 }
@@ -237,7 +255,7 @@ size_t tail_watched(struct tail *tail, char ***room_ids) {
     if (more)
       ids = more;
     for (struct tail_room *room = shard->lru; room; room = room->lru_next) {
-      room_wake(tail, room, room->wake_lost);
+      room_wake_lost(tail, room);
       if (more && room_polled(room, now_us) && (ids[n] = strdup(room->id)) != NULL)
         n++;
     }

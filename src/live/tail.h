@@ -26,6 +26,8 @@ struct tail;
 struct tail_options {
   int replay_limit;    ///< more events than this between a cursor and the head: a snapshot instead
   int events_per_room; ///< how many newest events a room keeps in memory
+  int events_in_storm; ///< how many of those that came within the last 10 s: readers who wait for the end of a storm's
+                       ///< window shall find them; less than events_per_room: no more than that
   int64_t idle_ms;     ///< a room that nobody asked for so long is forgotten
   size_t rooms_max;    ///< more rooms than this: the longest unasked ones are forgotten earlier
 };
@@ -35,9 +37,10 @@ struct tail *tail_new(const struct tail_options *options);
 void tail_free(struct tail *tail);
 
 /// Tells the tail where worker @a id takes its mail, and what a wake does there: @a woken is called in the worker's
-/// thread with @a ctx and the room's id (valid during the call). Before the threads start.
+/// thread with @a ctx, the room's id (valid during the call) and `news`: true when the room has changed since somebody
+/// stood at its head, false when only those who wait for a read have to look again. Before the threads start.
 void tail_add_worker(struct tail *tail, unsigned id, struct mailbox *mailbox,
-                     void (*woken)(void *ctx, const char *room_id), void *ctx);
+                     void (*woken)(void *ctx, const char *room_id, bool news), void *ctx);
 
 // -- for those who write and listen ------------------------------------------------------------------------------
 
@@ -88,6 +91,14 @@ bool tail_listening(const struct tail *tail);
 /// call back. Set while no other thread uses the tail.
 void tail_on_dirty(struct tail *tail, void (*dirty)(void *ctx), void *ctx);
 
+/// Called in some thread for each event that this instance writes or reads, before anybody can be answered from memory
+/// with it; perhaps more than once. Without @a json: events of the room up to @a revision (INT64_MAX: the past has
+/// changed) may have been missed. Locks of the tail are held, so it must not call back. Set before the threads start.
+void tail_on_event(struct tail *tail,
+                   void (*event)(void *ctx, const char *room_id, int64_t revision, enum event_kind kind,
+                                 const char *json),
+                   void *ctx);
+
 /// Throws everything away and wakes every watcher. Happens by itself when the epoch changes.
 void tail_reset(struct tail *tail);
 
@@ -106,6 +117,7 @@ struct presence_query {
   unsigned kinds;    ///< mask; EVENT_KINDS_ALL when not given
   int limit;
   enum view view;
+  bool stream;         ///< events are wanted as server-sent events, not as a reply
   int64_t asked_us;    ///< monotonic time of the request: nothing older than this counts while not listening
   int64_t snapshot_us; ///< no snapshot older than this unless it is the head's: asked_us, or for one that waited at the
                        ///< head the time of its wake
@@ -124,10 +136,12 @@ enum presence_mode { MODE_EVENTS, MODE_SNAPSHOT, MODE_UNCHANGED };
 enum snapshot_reason { REASON_REQUESTED, REASON_PRUNED, REASON_TOO_MANY, REASON_AHEAD, REASON_EPOCH };
 
 struct tail_answer {
-  struct body *body; ///< shared; one reference is the caller's. JSON text up to what differs for each reader
+  struct body *body; ///< shared; one reference is the caller's. JSON text up to what differs for each reader; for
+                     ///< MODE_EVENTS of a stream, whole messages
   enum presence_mode mode;
   enum snapshot_reason reason; ///< of MODE_SNAPSHOT
   int64_t revision;            ///< what the reply covers
+  bool more;                   ///< of MODE_EVENTS: it was cut at the limit
   char epoch[EPOCH_SIZE];
 };
 
@@ -138,6 +152,16 @@ enum tail_verdict tail_look(struct tail *tail, unsigned worker, const struct pre
 
 /// The head of the room for a query without a cursor, if it is known without reading anything.
 bool tail_fresh_head(struct tail *tail, const struct presence_query *query, int64_t *head, char epoch[EPOCH_SIZE]);
+
+/// Whether memory has, for a request that came at @a asked_us (monotonic), every event of the room that this instance
+/// has heard of. If not, worker @a worker will be woken once the room has been read. Worker threads.
+bool tail_current(struct tail *tail, unsigned worker, const char *room_id, int64_t asked_us);
+
+/// Keeps the room in memory and polled for a minute, reading it where need be. Any thread.
+void tail_keep(struct tail *tail, const char *room_id);
+
+/// The head of the room as memory has it, however old. @return -1 when it has none
+int64_t tail_head(struct tail *tail, const char *room_id);
 
 /// Worker @a worker has nobody waiting in the room any more.
 void tail_unwatch(struct tail *tail, unsigned worker, const char *room_id);

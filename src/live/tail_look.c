@@ -52,17 +52,22 @@ static const struct reply_slot *find_reply(const struct look *k) {
   for (size_t i = 0; i < TAIL_REPLIES; i++) {
     const struct reply_slot *slot = &k->room->replies[i];
     if (slot->body && slot->since == k->query->since && slot->kinds == k->query->kinds &&
-        slot->limit == k->query->limit)
+        slot->limit == k->query->limit && slot->stream == k->query->stream)
       return slot;
   }
   return NULL;
 }
 
-static void keep_reply(const struct look *k, struct body *body, int64_t revision) {
+static void keep_reply(const struct look *k, struct body *body, int64_t revision, bool more) {
   struct reply_slot *slot = &k->room->replies[k->room->next_reply++ % TAIL_REPLIES];
   body_unref(slot->body);
-  *slot = (struct reply_slot){
-      .body = body, .since = k->query->since, .revision = revision, .kinds = k->query->kinds, .limit = k->query->limit};
+  *slot = (struct reply_slot){.body = body,
+                              .since = k->query->since,
+                              .revision = revision,
+                              .kinds = k->query->kinds,
+                              .limit = k->query->limit,
+                              .stream = k->query->stream,
+                              .more = more};
 }
 
 static bool wanted(const struct look *k, int64_t revision) {
@@ -71,22 +76,22 @@ static bool wanted(const struct look *k, int64_t revision) {
 
 // Makes the reply with the events of (from, last] that are wanted; it covers everything up to `revision`.
 static struct body *make_reply(const struct look *k, int64_t from, int64_t last, int64_t revision, bool more) {
-  struct buf text = {0};
+  struct events_text text = {.stream = k->query->stream};
   events_text_open(&text, k->room->id, k->answer->epoch, k->query->since, revision);
   for (int64_t i = from + 1; i <= last; i++) {
-    if (!wanted(k, i))
-      continue;
-    const char *json = room_event(k->room, i)->json;
-    jo_raw(&text, json, strlen(json));
+    if (wanted(k, i))
+      events_text_add(&text, i, room_event(k->room, i)->kind, room_event(k->room, i)->json);
   }
   events_text_close(&text, more);
-  return body_take(&text);
+  return body_take(&text.out);
 }
 
 static enum tail_verdict look_events(const struct look *k, int64_t from) {
   const struct reply_slot *kept = find_reply(k);
-  if (kept)
+  if (kept) {
+    k->answer->more = kept->more;
     return reply(k, kept->body, MODE_EVENTS, kept->revision);
+  }
   if (from < room_floor(k->room))
     return TAIL_READ_EVENTS;
   int64_t last = from;
@@ -109,7 +114,8 @@ static enum tail_verdict look_events(const struct look *k, int64_t from) {
   struct body *body = make_reply(k, from, last, revision, more);
   if (!body)
     return TAIL_LOADING;
-  keep_reply(k, body, revision);
+  keep_reply(k, body, revision, more);
+  k->answer->more = more;
   return reply(k, body, MODE_EVENTS, revision);
 }
 
@@ -187,4 +193,45 @@ bool tail_fresh_head(struct tail *tail, const struct presence_query *query, int6
   }
   pthread_mutex_unlock(&place.shard->lock);
   return fresh;
+}
+
+// Finds or makes the room and has it read unless it is fresh. The shard stays locked.
+static struct tail_place bring_in(struct tail *tail, const char *room_id, int64_t asked_us, bool *fresh) {
+  tail_check_epoch(tail);
+  int64_t now_us = clock_mono_us();
+  const struct presence_query query = {.room_id = room_id, .asked_us = asked_us};
+  struct look k = {.tail = tail, .query = &query, .now_us = now_us};
+  struct tail_place place = tail_lock(tail, room_id);
+  k.shard = place.shard;
+  k.room = place.room ? place.room : room_create(tail, &place, room_id, now_us);
+  *fresh = false;
+  if (k.room) {
+    touch(k.shard, k.room, now_us);
+    *fresh = room_fresh(tail, k.room, asked_us);
+    if (!*fresh)
+      ask_for_read(&k);
+  }
+  return place;
+}
+
+bool tail_current(struct tail *tail, unsigned worker, const char *room_id, int64_t asked_us) {
+  bool fresh;
+  struct tail_place place = bring_in(tail, room_id, asked_us, &fresh);
+  if (place.room && !fresh)
+    place.room->load_watch |= UINT32_C(1) << worker;
+  pthread_mutex_unlock(&place.shard->lock);
+  return fresh;
+}
+
+void tail_keep(struct tail *tail, const char *room_id) {
+  bool fresh;
+  struct tail_place place = bring_in(tail, room_id, clock_mono_us(), &fresh);
+  pthread_mutex_unlock(&place.shard->lock);
+}
+
+int64_t tail_head(struct tail *tail, const char *room_id) {
+  struct tail_place place = tail_lock(tail, room_id);
+  int64_t head = place.room && place.room->loaded ? place.room->head : -1;
+  pthread_mutex_unlock(&place.shard->lock);
+  return head;
 }

@@ -20,7 +20,7 @@
 #define TAIL_SHARDS (1u << TAIL_SHARD_BITS)
 
 /// Replies that are kept for the head as it is.
-#define TAIL_REPLIES 4
+#define TAIL_REPLIES 8
 
 /// A room that nobody waits in and nobody asked for so long is no longer polled, and read anew at the next look.
 #define TAIL_POLLED_US INT64_C(60000000)
@@ -28,8 +28,12 @@
 /// A snapshot read that has not come back for so long counts as lost.
 #define TAIL_SNAPSHOT_LOST_US INT64_C(2000000)
 
+/// Events that came so short ago are kept beyond events_per_room.
+#define TAIL_STORM_US INT64_C(10000000)
+
 struct ring_event {
   char *json;
+  int64_t at_us; ///< when it came
   enum event_kind kind;
 };
 
@@ -44,6 +48,7 @@ struct reply_slot {
   int64_t since, revision;
   unsigned kinds;
   int limit;
+  bool stream, more;
 };
 
 struct tail_room {
@@ -84,7 +89,7 @@ struct tail_shard {
 
 struct tail_worker {
   struct mailbox *mailbox; ///< NULL: no such worker
-  void (*woken)(void *ctx, const char *room_id);
+  void (*woken)(void *ctx, const char *room_id, bool news);
   void *ctx;
 };
 
@@ -99,6 +104,8 @@ struct tail {
   atomic_uint next_shard; ///< where tail_take_dirty() begins, so that no shard waits for ever
   void (*dirty)(void *ctx);
   void *dirty_ctx;
+  void (*event)(void *ctx, const char *room_id, int64_t revision, enum event_kind kind, const char *json);
+  void *event_ctx;
 };
 
 /// Where a room is or would be.
@@ -132,8 +139,14 @@ bool room_polled(const struct tail_room *room, int64_t now_us);
 void room_mark_dirty(struct tail *tail, struct tail_shard *shard, struct tail_room *room);
 void room_unmark_dirty(struct tail *tail, struct tail_shard *shard, struct tail_room *room);
 
-/// Posts a wake to those of @a workers that wait in the room; they are no longer registered then.
-void room_wake(struct tail *tail, struct tail_room *room, uint32_t workers);
+/// The room has changed: posts a wake to all who wait in it; they are no longer registered then.
+void room_wake_all(struct tail *tail, struct tail_room *room);
+
+/// A read is over: posts a wake to those who wait for one.
+void room_wake_loaders(struct tail *tail, struct tail_room *room);
+
+/// Posts the wakes again that could not be posted.
+void room_wake_lost(struct tail *tail, struct tail_room *room);
 
 /// The room is at least at @a revision.
 void room_raise_known(struct tail_room *room, int64_t revision, int64_t now_us);
@@ -143,6 +156,9 @@ void room_push(const struct tail *tail, struct tail_room *room, enum event_kind 
 
 /// Empties the ring: memory then begins after @a head.
 void room_restart(struct tail_room *room, int64_t head);
+
+/// Tells whoever asked with tail_on_event().
+void room_tell(const struct tail *tail, const char *room_id, int64_t revision, enum event_kind kind, const char *json);
 
 /// Brings the room up to what was read.
 void room_apply(const struct tail *tail, struct tail_room *room, struct room_news *news);

@@ -111,36 +111,47 @@ void room_unmark_dirty(struct tail *tail, struct tail_shard *shard, struct tail_
 struct wake_mail {
   struct mail mail;
   const struct tail_worker *worker;
+  bool news;
   char room_id[];
 };
 
 static void wake_deliver(struct mail *mail) {
   struct wake_mail *wake = CONTAINER_OF(mail, struct wake_mail, mail);
-  wake->worker->woken(wake->worker->ctx, wake->room_id);
+  wake->worker->woken(wake->worker->ctx, wake->room_id, wake->news);
   free(wake);
 }
 
-void room_wake(struct tail *tail, struct tail_room *room, uint32_t workers) {
-  workers &= room->watch | room->load_watch;
-  if (workers == 0)
-    return;
+// Wakes those who stand at the head (`news`) and those who wait for a read, as far as they are in the sets.
+static void wake_workers(struct tail *tail, struct tail_room *room, uint32_t news, uint32_t loaders) {
   size_t size = strlen(room->id) + 1;
-  for (unsigned id = 0; id < TAIL_WORKERS_MAX; id++) {
+  for (unsigned id = 0; id < TAIL_WORKERS_MAX && (news | loaders) != 0; id++) {
     uint32_t bit = UINT32_C(1) << id;
-    if (!(workers & bit))
+    if (!((news | loaders) & bit))
       continue;
     struct wake_mail *wake = malloc(sizeof *wake + size);
     if (!wake) {
       room->wake_lost |= bit; // stays registered; tail_watched() tries again
       continue;
     }
-    *wake = (struct wake_mail){.mail.deliver = wake_deliver, .worker = &tail->workers[id]};
+    *wake = (struct wake_mail){.mail.deliver = wake_deliver, .worker = &tail->workers[id], .news = (news & bit) != 0};
     memcpy(wake->room_id, room->id, size);
-    room->watch &= ~bit;
+    room->watch &= ~(news & bit);
     room->load_watch &= ~bit;
     room->wake_lost &= ~bit;
     mailbox_post(tail->workers[id].mailbox, &wake->mail);
   }
+}
+
+void room_wake_all(struct tail *tail, struct tail_room *room) {
+  wake_workers(tail, room, room->watch, room->load_watch);
+}
+
+void room_wake_loaders(struct tail *tail, struct tail_room *room) {
+  wake_workers(tail, room, 0, room->load_watch);
+}
+
+void room_wake_lost(struct tail *tail, struct tail_room *room) {
+  wake_workers(tail, room, room->watch & room->wake_lost, room->load_watch & room->wake_lost);
 }
 
 void room_raise_known(struct tail_room *room, int64_t revision, int64_t now_us) {
@@ -183,26 +194,48 @@ static bool ring_grow(struct tail_room *room) {
   return true;
 }
 
-void room_push(const struct tail *tail, struct tail_room *room, enum event_kind kind, char *json) {
-  drop_replies(room);
-  if (room->count >= (size_t)tail->options.events_per_room) {
-    free(room->ring[room->first].json);
+// Drops what there is no more place for. After a storm this is more than the one that comes in its stead.
+static void drop_oldest(const struct tail *tail, struct tail_room *room, int64_t now_us) {
+  const struct tail_options *options = &tail->options;
+  while (room->count >= (size_t)options->events_per_room) {
+    struct ring_event *oldest = &room->ring[room->first];
+    if (room->count < (size_t)options->events_in_storm && now_us - oldest->at_us < TAIL_STORM_US)
+      return;
+    free(oldest->json);
     room->first = (room->first + 1) % room->cap;
     room->count--;
   }
+}
+
+void room_push(const struct tail *tail, struct tail_room *room, enum event_kind kind, char *json) {
+  int64_t now_us = clock_mono_us();
+  drop_replies(room);
+  drop_oldest(tail, room, now_us);
   if (room->count == room->cap && !ring_grow(room)) {
     free(json);
     room_restart(room, room->head + 1);
     return;
   }
-  room->ring[(room->first + room->count) % room->cap] = (struct ring_event){.json = json, .kind = kind};
+  room->ring[(room->first + room->count) % room->cap] =
+      (struct ring_event){.json = json, .kind = kind, .at_us = now_us};
   room->count++;
   room->head++;
 }
 
+void room_tell(const struct tail *tail, const char *room_id, int64_t revision, enum event_kind kind, const char *json) {
+  if (tail->event)
+    tail->event(tail->event_ctx, room_id, revision, kind, json);
+}
+
+// Memory goes on after `head`; what lies before that may have been missed.
+static void skip_to(const struct tail *tail, struct tail_room *room, int64_t head) {
+  room_restart(room, head);
+  room_tell(tail, room->id, head, EVENT_KIND_COUNT, NULL);
+}
+
 void room_apply(const struct tail *tail, struct tail_room *room, struct room_news *news) {
   if (!room->loaded) {
-    room_restart(room, news->n_events > 0 ? news->events[0].revision - 1 : news->head);
+    skip_to(tail, room, news->n_events > 0 ? news->events[0].revision - 1 : news->head);
     room->loaded = true;
   }
   for (size_t i = 0; i < news->n_events; i++) {
@@ -210,12 +243,13 @@ void room_apply(const struct tail *tail, struct tail_room *room, struct room_new
     if (e->revision <= room->head)
       continue; // it came by another way meanwhile
     if (e->revision > room->head + 1)
-      room_restart(room, e->revision - 1); // more than was asked for lies between
+      skip_to(tail, room, e->revision - 1); // more than was asked for lies between
+    room_tell(tail, room->id, e->revision, e->kind, e->json);
     room_push(tail, room, e->kind, e->json);
     e->json = NULL;
   }
   if (room->head < news->head)
-    room_restart(room, news->head); // the events are pruned already
+    skip_to(tail, room, news->head); // the events are pruned already
 }
 
 bool room_fresh(const struct tail *tail, const struct tail_room *room, int64_t asked_us) {

@@ -10,6 +10,7 @@
 #include "base/mailbox.h"
 #include "db/db.h"
 #include "live/decision_log.h"
+#include "live/last_seen.h"
 #include "live/tail.h"
 #include "store/heartbeat.h"
 
@@ -35,6 +36,7 @@ struct writer_options {
   size_t max_queued; ///< ops; beyond it writer_submit() refuses
   struct tail *tail; ///< told of what was committed before the jobs are given back
   struct decision_log *log;
+  struct last_seen *last_seen; ///< told of accepted heartbeats; may be NULL
 };
 
 /// Starts the thread. @return NULL when that fails. @a options is copied.

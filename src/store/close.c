@@ -2,10 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/heartbeat.h"
-#include "store/rounds.h"
+#include "store/batch.h"
 #include "store/subject.h"
-#include "store/transition.h"
 
 // A repeated close with a newer revision: only newer heartbeats than that may begin again (CONTRACT §3).
 static const struct db_stmt raise_stmt = {
@@ -19,13 +17,6 @@ static const struct db_stmt any_lease_stmt = {
     .sql = "SELECT count(*) FROM stillhere.lease l JOIN unnest($1::text[], $2::text[], $3::text[])"
            " AS i(room_id, user_id, session_id)"
            " ON l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id",
-};
-
-struct batch {
-  struct op *const *ops;
-  size_t n;
-  struct written *written;
-  struct transitions transitions;
 };
 
 static enum db_status raise_tombstone(struct db *db, const struct lease_key *key, int64_t revision) {
@@ -137,40 +128,10 @@ static enum db_status run_round(struct db *db, struct batch *b, struct op *const
   return status;
 }
 
-static void clear(struct batch *b) {
-  for (size_t i = 0; i < b->n; i++) {
-    op_clear_results(b->ops[i]);
-  }
-  written_clear(b->written);
-}
-
-static enum db_status work(struct db *db, void *ctx) {
-  struct batch *b = ctx;
-  clear(b);
-  struct rounds rounds;
-  enum db_status status = rounds_make(&rounds, b->ops, b->n) ? DB_OK : DB_FAILED;
-  size_t start = 0;
-  for (size_t i = 0; status == DB_OK && i < rounds.n; i++) {
-    status = run_round(db, b, rounds.ops + start, rounds.ends[i] - start);
-    start = rounds.ends[i];
-    // A second close of the same lease looks for the first one's tombstone, so what is decided is written first.
-    if (status == DB_OK) {
-      status = transitions_write(db, &b->transitions, b->written);
-      transitions_free(&b->transitions);
-    }
-  }
-  transitions_free(&b->transitions);
-  rounds_free(&rounds);
-  return status;
-}
-
-enum db_status store_closes(struct db *db, struct op **ops, size_t n, struct written *written) {
-  struct batch b = {.ops = ops, .n = n, .written = written};
-  enum db_status status = db_transaction(db, work, &b);
-  if (status != DB_OK) {
-    bool past_leases = written->past_leases;
-    clear(&b);
-    written->past_leases = past_leases;
-  }
-  return status;
+enum db_status store_closes(struct db *db, const struct store_rules *rules, struct op **ops, size_t n,
+                            struct written *written) {
+  // A second close of the same lease looks for the first one's tombstone, so each round is written before the next.
+  return batch_run(
+      db, &(struct batch){
+              .rules = rules, .ops = ops, .n = n, .written = written, .round = run_round, .write_each_round = true});
 }

@@ -4,10 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/batch.h"
 #include "store/renew.h"
-#include "store/rounds.h"
 #include "store/subject.h"
-#include "store/transition.h"
 
 /// A provisional row whose times are older than this after the statement (it waited for another transaction) is
 /// stamped anew, so that no lease begins with part of its time gone.
@@ -30,15 +29,6 @@ static const struct db_stmt update_stmt = {
            " RETURNING x.room_id, x.user_id, x.session_id, x.revision, x.prior_revision, x.ttl_ms, x.granted_at,"
            " x.renewed_at, x.expires_at, x.meta, x.request_id)"
            " SELECT " LEASE_COLUMNS " FROM l ORDER BY l.room_id, l.user_id, l.session_id",
-};
-
-/// The state of one transaction over a batch.
-struct batch {
-  const struct store_rules *rules;
-  struct op *const *ops;
-  size_t n;
-  struct written *written;
-  struct transitions transitions;
 };
 
 /// An accepted op whose row must still be written by update_stmt.
@@ -310,40 +300,7 @@ static enum db_status run_round(struct db *db, struct batch *b, struct op *const
   return status;
 }
 
-static void clear(struct batch *b) {
-  for (size_t i = 0; i < b->n; i++) {
-    op_clear_results(b->ops[i]);
-  }
-  written_clear(b->written);
-}
-
-static enum db_status work(struct db *db, void *ctx) {
-  struct batch *b = ctx;
-  clear(b);
-  struct rounds rounds;
-  enum db_status status = rounds_make(&rounds, b->ops, b->n) ? DB_OK : DB_FAILED;
-  size_t start = 0;
-  for (size_t i = 0; status == DB_OK && i < rounds.n; i++) {
-    status = run_round(db, b, rounds.ops + start, rounds.ends[i] - start);
-    start = rounds.ends[i];
-  }
-  // Rooms are locked last, so all rounds come first.
-  if (status == DB_OK) {
-    status = transitions_write(db, &b->transitions, b->written);
-  }
-  transitions_free(&b->transitions);
-  rounds_free(&rounds);
-  return status;
-}
-
 enum db_status store_heartbeats(struct db *db, const struct store_rules *rules, struct op **ops, size_t n,
                                 struct written *written) {
-  struct batch b = {.rules = rules, .ops = ops, .n = n, .written = written};
-  enum db_status status = db_transaction(db, work, &b);
-  if (status != DB_OK) {
-    bool past_leases = written->past_leases;
-    clear(&b);
-    written->past_leases = past_leases;
-  }
-  return status;
+  return batch_run(db, &(struct batch){.rules = rules, .ops = ops, .n = n, .written = written, .round = run_round});
 }

@@ -16,7 +16,8 @@
 
 struct store_rules {
   bool membership_required;
-  bool renewal_events; ///< every accepted renewal is an event
+  bool renewal_events;      ///< every accepted renewal is an event
+  int64_t offline_grace_ms; ///< how long a user stays online after the last session has ended
 };
 
 /// Runs @a ops (all OP_HEARTBEAT; at most STORE_BATCH_MAX; the same lease may come twice and is decided in order).
@@ -26,6 +27,7 @@ enum db_status store_heartbeats(struct db *db, const struct store_rules *rules, 
                                 struct written *written);
 
 /// The same for OP_CLOSE.
-enum db_status store_closes(struct db *db, struct op **ops, size_t n, struct written *written);
+enum db_status store_closes(struct db *db, const struct store_rules *rules, struct op **ops, size_t n,
+                            struct written *written);
 
 #endif

@@ -49,4 +49,38 @@ enum db_status read_session(struct db *db, const struct lease_key *key, struct b
 enum db_status read_leases(struct db *db, const char *room_id, struct buf *out);
 enum db_status read_room_list(struct db *db, const char *prefix, const char *after, int limit, struct buf *out);
 
+// The whole JSON replies of CONTRACT §5, appended to @a out. Always current: the newest of the tables and the leases.
+
+/// Rooms that read_user_presence() lists at most; with more there is `"more_rooms":true`.
+#define USER_ROOMS_MAX 1000
+
+/// GET /users/{user}/presence.
+enum db_status read_user_presence(struct db *db, const char *user_id, struct buf *out);
+
+/// GET /last-seen: in the order asked, with nulls for those who were never seen.
+enum db_status read_last_seen(struct db *db, const char *const *user_ids, size_t n, struct buf *out);
+
+/// Where a page of a room's last-seen list ended.
+struct seen_cursor {
+  int64_t seen_us; ///< Unix microseconds
+  char user_id[IDENT_MAX + 1];
+};
+
+/// Reads what `next` said. @return false when it is no cursor
+bool seen_cursor_parse(const char *s, struct seen_cursor *cursor);
+
+/// GET /rooms/{room}/last-seen: newest first, users of the same moment by id. @param after NULL: from the start
+enum db_status read_room_last_seen(struct db *db, const char *room_id, const struct seen_cursor *after, int limit,
+                                   struct buf *out);
+
+/// What explain needs to know of the configuration.
+struct explain_rules {
+  bool membership_required;
+  int64_t offline_grace_ms, tombstone_retention_ms;
+};
+
+/// GET /rooms/{room}/users/{user}/explain: all that decides about one user in a room, and words for it.
+enum db_status read_explain(struct db *db, const struct explain_rules *rules, const char *room_id, const char *user_id,
+                            struct buf *out);
+
 #endif

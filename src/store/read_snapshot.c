@@ -5,31 +5,36 @@
 #include "db/epoch.h"
 #include "store/read.h"
 
-// Each statement returns at least one row, so that the room's revision is there where nobody is.
+// Each statement returns at least one row, so that the room's revision is there where nobody is. Who is online, with
+// sessions or in grace, is a row of room_user; a grace that is over stays until its event is written, as a lease does.
 static const struct db_stmt sessions_stmt = {
     "read_snapshot_sessions",
-    "SELECT coalesce(r.revision, 0), l.user_id, l.granted_at, l.session_id, l.revision, l.meta::text"
+    "SELECT coalesce(r.revision, 0), u.user_id, u.online_since, u.offline_at, l.session_id, l.revision, l.granted_at,"
+    " l.meta::text"
     " FROM (SELECT $1::text AS room_id) q"
     " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
-    " LEFT JOIN stillhere.lease l ON l.room_id = q.room_id"
-    " ORDER BY l.user_id, l.session_id"};
+    " LEFT JOIN stillhere.room_user u ON u.room_id = q.room_id"
+    " LEFT JOIN stillhere.lease l ON l.room_id = u.room_id AND l.user_id = u.user_id"
+    " ORDER BY u.user_id, l.session_id"};
 
 static const struct db_stmt users_stmt = {
-    "read_snapshot_users", "SELECT coalesce(r.revision, 0), l.user_id, l.granted_at, l.sessions"
-                           " FROM (SELECT $1::text AS room_id) q"
-                           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
-                           " LEFT JOIN (SELECT user_id, min(granted_at) AS granted_at, count(*) AS sessions"
-                           "            FROM stillhere.lease WHERE room_id = $1 GROUP BY user_id) l ON true"
-                           " ORDER BY l.user_id"};
+    "read_snapshot_users",
+    "SELECT coalesce(r.revision, 0), u.user_id, u.online_since, u.offline_at,"
+    " (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = u.room_id AND l.user_id = u.user_id)"
+    " FROM (SELECT $1::text AS room_id) q"
+    " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+    " LEFT JOIN stillhere.room_user u ON u.room_id = q.room_id"
+    " ORDER BY u.user_id"};
 
 static const struct db_stmt count_stmt = {
     "read_snapshot_count", "SELECT coalesce((SELECT revision FROM stillhere.room WHERE room_id = $1), 0),"
-                           " count(DISTINCT l.user_id), count(*) FROM stillhere.lease l WHERE l.room_id = $1"};
+                           " (SELECT count(*) FROM stillhere.room_user WHERE room_id = $1),"
+                           " (SELECT count(*) FROM stillhere.lease WHERE room_id = $1)"};
 
 static const struct db_stmt *const view_stmts[VIEW_KINDS] = {
     [VIEW_SESSIONS] = &sessions_stmt, [VIEW_USERS] = &users_stmt, [VIEW_COUNT] = &count_stmt};
 
-enum { COL_HEAD, COL_USER, COL_GRANTED, COL_SESSION, COL_REVISION, COL_META };
+enum { COL_HEAD, COL_USER, COL_ONLINE, COL_OFFLINE, COL_SESSION, COL_REVISION, COL_GRANTED, COL_META };
 enum { COL_USER_SESSIONS = COL_SESSION };         // of users_stmt
 enum { COL_COUNT_USERS = 1, COL_COUNT_SESSIONS }; // of count_stmt
 
@@ -56,32 +61,36 @@ static int user_end(const PGresult *r, int row) {
   return end;
 }
 
+// What a user's object begins with.
+static void user_open(struct buf *out, const PGresult *r, int row) {
+  jo_object(out);
+  jo_kstr(out, "user_id", db_text(r, row, COL_USER));
+  jo_ktime(out, "online_since", db_time(r, row, COL_ONLINE));
+  if (!db_null(r, row, COL_OFFLINE))
+    jo_ktime(out, "offline_at", db_time(r, row, COL_OFFLINE));
+}
+
 static void sessions_json(struct buf *out, const PGresult *r, struct counts *counts) {
   for (int row = 0, end; row < PQntuples(r); row = end) {
     end = user_end(r, row);
-    int64_t since = db_time(r, row, COL_GRANTED);
-    for (int i = row + 1; i < end; i++)
-      if (db_time(r, i, COL_GRANTED) < since)
-        since = db_time(r, i, COL_GRANTED);
-    jo_object(out);
-    jo_kstr(out, "user_id", db_text(r, row, COL_USER));
-    jo_ktime(out, "online_since", since);
+    user_open(out, r, row);
     jo_key(out, "sessions");
     jo_array(out);
-    for (int i = row; i < end; i++)
+    for (int i = row; i < end; i++) {
+      if (db_null(r, i, COL_SESSION))
+        continue; // in grace: the one row is the user's own
       session_json(out, r, i);
+      counts->sessions++;
+    }
     jo_array_end(out);
     jo_object_end(out);
     counts->users++;
-    counts->sessions += end - row;
   }
 }
 
 static void users_json(struct buf *out, const PGresult *r, struct counts *counts) {
   for (int row = 0; row < PQntuples(r); row++) {
-    jo_object(out);
-    jo_kstr(out, "user_id", db_text(r, row, COL_USER));
-    jo_ktime(out, "online_since", db_time(r, row, COL_GRANTED));
+    user_open(out, r, row);
     jo_object_end(out);
     counts->users++;
     counts->sessions += db_int8(r, row, COL_USER_SESSIONS);

@@ -37,51 +37,83 @@ static const struct db_stmt claim_stmt = {
            " ORDER BY expires_at, room_id, user_id, session_id",
 };
 
-enum db_status sweep_overdue(struct db *db, size_t max, const struct overdue *after, struct overdue **list, size_t *n,
-                             int64_t *next_us) {
+// now() is the start of this one statement; unlike clock_timestamp() it can be looked up in the index. What is listed
+// is judged again under the lock of the room.
+static const struct db_stmt next_offline_stmt = {
+    .name = "sweep_next_offline",
+    .sql = "SELECT count(*) FILTER (WHERE offline_at <= now()), min(offline_at) FILTER (WHERE offline_at > now())"
+           " FROM stillhere.room_user WHERE offline_at IS NOT NULL",
+};
+
+static const struct db_stmt offlines_stmt = {
+    .name = "sweep_offlines",
+    .sql = "SELECT room_id, user_id, NULL::text, 0::int8 FROM stillhere.room_user WHERE offline_at <= now()"
+           " AND (room_id, user_id) > ($2, $3) ORDER BY room_id, user_id LIMIT $1",
+};
+
+/// Copies room, user, session (which may be null) and revision. @return false when memory ran out
+static bool take_list(const PGresult *r, struct overdue **list, size_t *n) {
+  size_t count = (size_t)PQntuples(r);
+  struct overdue *found = calloc(count > 0 ? count : 1, sizeof *found);
+  for (size_t i = 0; found != NULL && i < count; i++) {
+    struct overdue *o = &found[i];
+    int row = (int)i;
+    bool session = !db_null(r, row, 2);
+    o->room_id = strdup(db_text(r, row, 0));
+    o->user_id = strdup(db_text(r, row, 1));
+    o->session_id = session ? strdup(db_text(r, row, 2)) : NULL;
+    o->revision = db_int8(r, row, 3);
+    if (o->room_id == NULL || o->user_id == NULL || (session && o->session_id == NULL)) {
+      overdue_free(found, i + 1);
+      found = NULL;
+    }
+  }
+  *list = found;
+  *n = found != NULL ? count : 0;
+  return found != NULL;
+}
+
+/// Asks @a next whether anything is due and when the next thing will be; if so lists with @a stmt and its @a p.
+static enum db_status list_due(struct db *db, const struct db_stmt *next, const struct db_stmt *stmt,
+                               struct db_params *p, struct overdue **list, size_t *n, int64_t *next_us) {
+  PGresult *r = NULL;
   *list = NULL;
   *n = 0;
-  PGresult *r = NULL;
-  enum db_status status = db_run(db, &next_stmt, NULL, &r);
-  if (status != DB_OK) {
-    return status;
+  enum db_status status = db_run(db, next, NULL, &r);
+  bool any = false;
+  if (status == DB_OK) {
+    any = db_int8(r, 0, 0) > 0;
+    *next_us = db_null(r, 0, 1) ? TIME_INFINITY : db_time(r, 0, 1);
+    PQclear(r);
   }
-  bool any = db_int8(r, 0, 0) > 0;
-  *next_us = db_null(r, 0, 1) ? TIME_INFINITY : db_time(r, 0, 1);
-  PQclear(r);
-  if (!any) {
-    return DB_OK;
+  if (any) {
+    status = db_run(db, stmt, p, &r);
+    if (status == DB_OK) {
+      status = take_list(r, list, n) ? DB_OK : DB_FAILED;
+      PQclear(r);
+    }
   }
+  db_params_clear(p);
+  return status;
+}
+
+enum db_status sweep_overdue(struct db *db, size_t max, const struct overdue *after, struct overdue **list, size_t *n,
+                             int64_t *next_us) {
   struct db_params p = {0};
   db_p_int8(&p, (int64_t)max);
   db_p_text(&p, after != NULL ? after->room_id : "");
   db_p_text(&p, after != NULL ? after->user_id : "");
   db_p_text(&p, after != NULL ? after->session_id : "");
-  status = db_run(db, &overdue_stmt, &p, &r);
-  db_params_clear(&p);
-  if (status != DB_OK) {
-    return status;
-  }
-  size_t count = (size_t)PQntuples(r);
-  struct overdue *found = calloc(count > 0 ? count : 1, sizeof *found);
-  for (size_t i = 0; found != NULL && i < count; i++) {
-    struct overdue *o = &found[i];
-    o->room_id = strdup(db_text(r, (int)i, 0));
-    o->user_id = strdup(db_text(r, (int)i, 1));
-    o->session_id = strdup(db_text(r, (int)i, 2));
-    o->revision = db_int8(r, (int)i, 3);
-    if (o->room_id == NULL || o->user_id == NULL || o->session_id == NULL) {
-      overdue_free(found, i + 1);
-      found = NULL;
-    }
-  }
-  PQclear(r);
-  if (found == NULL) {
-    return DB_FAILED;
-  }
-  *list = found;
-  *n = count;
-  return DB_OK;
+  return list_due(db, &next_stmt, &overdue_stmt, &p, list, n, next_us);
+}
+
+enum db_status sweep_offlines(struct db *db, size_t max, const struct overdue *after, struct overdue **list, size_t *n,
+                              int64_t *next_us) {
+  struct db_params p = {0};
+  db_p_int8(&p, (int64_t)max);
+  db_p_text(&p, after != NULL ? after->room_id : "");
+  db_p_text(&p, after != NULL ? after->user_id : "");
+  return list_due(db, &next_offline_stmt, &offlines_stmt, &p, list, n, next_us);
 }
 
 void overdue_free(struct overdue *list, size_t n) {
@@ -96,6 +128,7 @@ void overdue_free(struct overdue *list, size_t n) {
 struct claim {
   const struct overdue *list;
   size_t n;
+  int64_t offline_grace_ms;
   struct written *written;
 };
 
@@ -112,7 +145,7 @@ static int64_t o_revision(const void *list, size_t i) {
   return ((const struct overdue *)list)[i].revision;
 }
 
-static enum db_status work(struct db *db, void *ctx) {
+static enum db_status expire_work(struct db *db, void *ctx) {
   struct claim *c = ctx;
   written_clear(c->written);
   struct db_params p = {0};
@@ -138,18 +171,40 @@ static enum db_status work(struct db *db, void *ctx) {
     x->bury = true;
   }
   if (status == DB_OK) {
-    status = transitions_write(db, &t, c->written);
+    status = transitions_write(db, c->offline_grace_ms, &t, c->written);
   }
   transitions_free(&t);
   PQclear(r);
   return status;
 }
 
-enum db_status sweep_expire(struct db *db, const struct overdue *list, size_t n, struct written *written) {
-  struct claim c = {.list = list, .n = n, .written = written};
-  enum db_status status = db_transaction(db, work, &c);
+static enum db_status run(struct db *db, enum db_status (*work)(struct db *, void *), struct claim *c) {
+  enum db_status status = db_transaction(db, work, c);
   if (status != DB_OK) {
-    written_clear(written);
+    written_clear(c->written);
   }
   return status;
+}
+
+enum db_status sweep_expire(struct db *db, int64_t offline_grace_ms, const struct overdue *list, size_t n,
+                            struct written *written) {
+  return run(db, expire_work,
+             &(struct claim){.list = list, .n = n, .offline_grace_ms = offline_grace_ms, .written = written});
+}
+
+static enum db_status go_offline_work(struct db *db, void *ctx) {
+  struct claim *c = ctx;
+  written_clear(c->written);
+  struct transitions t = {0};
+  for (size_t i = 0; i < c->n && !t.failed; i++) {
+    struct lease_key key = {.room_id = c->list[i].room_id, .user_id = c->list[i].user_id};
+    (void)transitions_add(&t, EVENT_USER_OFFLINE, &key);
+  }
+  enum db_status status = transitions_write(db, 0, &t, c->written);
+  transitions_free(&t);
+  return status;
+}
+
+enum db_status sweep_go_offline(struct db *db, const struct overdue *list, size_t n, struct written *written) {
+  return run(db, go_offline_work, &(struct claim){.list = list, .n = n, .written = written});
 }

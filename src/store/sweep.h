@@ -29,7 +29,17 @@ void overdue_free(struct overdue *list, size_t n);
 /// delete, the tombstone, the room revision, the event and last-seen are one transaction. Rows that others hold locked
 /// or have renewed, deleted or ended meanwhile are passed over.
 /// @param[out] written the events, and an expiry for each lease that ended here
-enum db_status sweep_expire(struct db *db, const struct overdue *list, size_t n, struct written *written);
+enum db_status sweep_expire(struct db *db, int64_t offline_grace_ms, const struct overdue *list, size_t n,
+                            struct written *written);
+
+/// Lists the users whose grace is over on the database's clock, at most @a max, ordered and after @a after as above;
+/// session_id is NULL in them, and revision 0.
+/// @param[out] next_us when the next grace will be over, Unix microseconds; TIME_INFINITY when there is none
+enum db_status sweep_offlines(struct db *db, size_t max, const struct overdue *after, struct overdue **list, size_t *n,
+                              int64_t *next_us);
+
+/// Carries the listed offlines out, those that still stand under the lock of their room, in one transaction.
+enum db_status sweep_go_offline(struct db *db, const struct overdue *list, size_t n, struct written *written);
 
 /// Prunes events older than @a max_age_ms or beyond the newest @a max_count of their room, raising the room's
 /// pruned_revision in the same transaction; and tombstones older than @a tombstone_age_ms. Bounded work a call.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// Writes visible changes inside the transaction that made them: room revisions, events, tombstones, last-seen and the
-/// notification. Heartbeats, closes and the sweeper all end here, so a change and its event cannot part.
+/// Writes visible changes inside the transaction that made them: room revisions, events, who is online, tombstones,
+/// last-seen and the notification. Heartbeats, closes and the sweeper all end here, so a change and its event cannot
+/// part, and whether a user comes online or begins a grace is decided under the row of the room.
 ///
 /// Locks, after the caller's locks on leases and tombstones: users by id, then rooms by id, held to the commit.
 #ifndef SH_STORE_TRANSITION_H
@@ -10,13 +11,14 @@
 #include <stddef.h>
 
 #include "db/db.h"
-#include "store/heartbeat.h"
 #include "store/op.h"
+#include "store/written.h"
 
-/// One change of one session. Input strings live until transitions_write() returns.
+/// One change of one session, or EVENT_USER_OFFLINE: the end of a user's grace, which is judged again under the lock
+/// and left out where a session came meanwhile. Input strings live until transitions_write() returns.
 struct transition {
   enum event_kind kind;
-  struct lease_key key;
+  struct lease_key key; ///< session_id is NULL where the event is not about one
   int64_t lease_revision;
   int64_t tombstone_revision; ///< where it is higher than lease_revision; else 0
   const char *request_id;     ///< may be NULL
@@ -44,8 +46,10 @@ struct transitions {
 struct transition *transitions_add(struct transitions *t, enum event_kind kind, const struct lease_key *key);
 void transitions_free(struct transitions *t);
 
-/// Writes all of them, in the list's order within each room, and adds the events to @a written. The rows of lease must
-/// be in their final state already: user_sessions is counted under the room's lock. Inside a transaction.
-enum db_status transitions_write(struct db *db, struct transitions *t, struct written *written);
+/// Writes all of them, in the list's order within each room, with the user.online and user.offline that follow from
+/// them, and adds the events to @a written. The list then has these events too. The rows of lease must be in their
+/// final state already: sessions are counted under the room's lock. Inside a transaction.
+enum db_status transitions_write(struct db *db, int64_t offline_grace_ms, struct transitions *t,
+                                 struct written *written);
 
 #endif

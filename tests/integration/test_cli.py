@@ -11,10 +11,13 @@ import tempfile
 import time
 import unittest
 
-from harness.case import SLOW, Case
+from harness.case import SLOW, Case, steps
 from harness.daemon import Daemon, free_port
 from harness.daemon import program as daemon_program
 from harness.pg import clean_environment
+
+#: What a user's first session in a room writes.
+BEGUN = ["lease.granted", "user.online"]
 
 PROGRAM = os.path.abspath(os.environ.get("STILLHERE", "stillhere"))
 
@@ -80,7 +83,7 @@ class Cli(Case):
         self.assertEqual(self.stored(room, "tab-1", "an")["meta"], {"color": "#c33"})
         command.signal()
         self.assertEqual(command.wait(), 0, command.stderr())
-        self.assertEqual(self.kinds(room), ["lease.granted", "session.closed"])
+        self.assertEqual(self.kinds(room), BEGUN + ["session.closed"])
 
     def test_renew_without_close_lets_it_run_out(self):
         room = self.room()
@@ -88,7 +91,7 @@ class Cli(Case):
         self.wait_until(lambda: self.stored(room, "tab-1", "an"), 10, "the lease")
         command.signal(signal.SIGTERM)
         self.assertEqual(command.wait(), 0)
-        self.wait_until(lambda: self.kinds(room) == ["lease.granted", "lease.expired"], 10, "the expiry")
+        self.wait_until(lambda: self.kinds(room) == BEGUN + ["lease.expired"], 10, "the expiry")
 
     def test_renew_several_sessions_and_a_default_name(self):
         room = self.room()
@@ -155,6 +158,19 @@ class Cli(Case):
         self.assertEqual([(r["room_id"], r["users"], r["sessions"]) for r in listed], [(room, 2, 3)])
         self.assertIn("2 people, 3 sessions", self.run_it("rooms", "--prefix", room).stdout())
 
+    def test_who_shows_who_is_leaving(self):
+        room = self.room("who")
+        self.grant(room, "tab-1", user="an")
+        self.grant(room, "phone", user="bo")
+        self.run_it("close", room, "bo", "phone")
+        text = self.run_it("who", room).stdout()
+        self.assertIn("2 people, 1 session\n", text)
+        self.assertRegex(text, r"(?m)^  an +since 20\S+Z, 1 tab: tab-1$")
+        self.assertRegex(text, r"(?m)^  bo +since 20\S+Z, leaving: no tab, offline at 20\S+Z$")
+        bo = self.run_it("who", room, "--json").objects()[0]["users"][1]
+        self.assertEqual([bo["user_id"], bo["sessions"]], ["bo", []])
+        self.assertIn(bo["offline_at"], text)
+
     def test_a_token_is_sent_and_never_printed(self):
         path = os.path.join(self.directory, "token")
         with open(path, "w", encoding="utf-8") as f:
@@ -177,14 +193,34 @@ class Cli(Case):
         kinds = re.findall(r"^\S+Z +\d+ +(\S+) +an/tab-2", command.stdout(), re.M)
         self.assertEqual(kinds, ["lease.granted", "session.closed"])
 
+    def test_watch_tells_of_people(self):
+        """Their lines name no session."""
+        room = self.room()
+        base = self.start_daemon(offline_grace_ms=300).base
+        command = Command(self.directory, ["watch", room], base)
+        self.addCleanup(lambda: command.process.poll() is None and command.process.kill())
+        self.wait_until(lambda: "0 sessions" in command.stdout(), 10, "the snapshot")
+        self.ok(self.hb(base, room, "an", "tab-1"))
+        self.ok(self.client.close(base, room, "an", "tab-1"))
+        self.wait_until(lambda: "user.offline" in command.stdout(), 10, "the offline")
+        command.signal()
+        self.assertEqual(command.wait(), 0)
+        lines = command.stdout().splitlines()[1:]
+        self.assertEqual([re.sub(r"^20\S+Z ", "", line) for line in lines],
+                         [" 1      lease.granted      an/tab-1  (1 session now)",
+                          " 2      user.online        an  (1 session now)",
+                          " 3      session.closed     an/tab-1  (0 sessions now)",
+                          " 4      user.offline       an  (0 sessions now)"])
+        self.stop_now(self.daemons[-1])
+
     def test_watch_resumes_from_a_cursor(self):
         room = self.room()
         epoch = self.grant(room, "a", user="an")["epoch"]
         self.grant(room, "b", user="an")
-        command = self.start("watch", room, "--since", "1", "--epoch", epoch, "--json")
+        command = self.start("watch", room, "--since", "2", "--epoch", epoch, "--json")
         self.wait_until(command.stdout, 10, "an event")
-        self.assertEqual([(o["revision"], o["session_id"]) for o in command.objects()], [(2, "b")])
-        other = self.start("watch", room, "--since", "1", "--epoch", "another", "--json")
+        self.assertEqual(steps(command.objects()), [(3, "lease.granted", "b")])
+        other = self.start("watch", room, "--since", "2", "--epoch", "another", "--json")
         self.wait_until(other.stdout, 10, "a snapshot")
         self.assertEqual([(o["mode"], o["reason"]) for o in other.objects()], [("snapshot", "epoch")])
 
@@ -241,8 +277,8 @@ class Restart(Case):
         self.again(old)
         renew.signal()
         self.assertEqual(renew.wait(), 0, renew.stderr())
-        self.wait_until(lambda: len(watch.objects()) == 3, 40, "both events")
-        self.assertEqual([o.get("kind") for o in watch.objects()], [None, "lease.granted", "session.closed"])
+        self.wait_until(lambda: len(watch.objects()) == 4, 40, "all events")
+        self.assertEqual([o.get("kind") for o in watch.objects()], [None] + BEGUN + ["session.closed"])
         watch.signal()
         self.assertEqual(watch.wait(), 0)
 
@@ -274,10 +310,11 @@ class Dev(Case):
         shutil.rmtree(cls.place, ignore_errors=True)
         return super().finish()
 
-    def start(self, data, *args, ready=True):
+    def start(self, data, *args, ready=True, **environment):
         port = free_port()
         command = Command(self.directory, ["dev", "--data", data, "--listen", "127.0.0.1:%d" % port, "--stillhered",
-                                           daemon_program()] + list(args), STILLHERE_URL="http://127.0.0.1:1")
+                                           daemon_program()] + list(args), STILLHERE_URL="http://127.0.0.1:1",
+                          **environment)
         self.addCleanup(lambda: command.process.poll() is None and command.process.kill())
         if ready:
             self.wait_until(lambda: command.stdout() or command.process.poll() is not None, 60, "the welcome")
@@ -291,7 +328,8 @@ class Dev(Case):
 
     def test_the_printed_lines_work_and_the_data_stays(self):
         data = os.path.join(self.place, "one")
-        command = self.start(data)
+        grace = {"STILLHERE_OFFLINE_GRACE_MS": "600000"}  # it outlasts the restart
+        command = self.start(data, **grace)
         lines = [line.strip() for line in command.stdout().splitlines() if line.strip().startswith("curl ")]
         self.assertEqual(len(lines), 3, command.stdout())
         if shutil.which("curl") is None:
@@ -299,13 +337,13 @@ class Dev(Case):
         answers = [json.loads(subprocess.run(line, shell=True, stdout=subprocess.PIPE, check=True, timeout=60).stdout)
                    for line in lines]
         self.assertEqual(answers[0]["decision"], "accepted")
-        self.assertEqual([e["kind"] for e in answers[1]["events"]], ["lease.granted"])
+        self.assertEqual([e["kind"] for e in answers[1]["events"]], BEGUN)
         self.assertEqual([e["kind"] for e in answers[2]["events"]], ["lease.expired"])
         self.stop(command)
-        again = self.start(data, "--json")
+        again = self.start(data, "--json", **grace)
         self.assertEqual(again.objects()[0]["url"], again.base)
         room = self.ok(self.poll(again.base, "class-7"))
-        self.assertEqual((room["revision"], room["epoch"]), (2, answers[0]["epoch"]))
+        self.assertEqual((room["revision"], room["epoch"]), (3, answers[0]["epoch"]))
         self.stop(again)
 
     def test_after_kill_9_nothing_stays_and_a_new_start_works(self):

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Closing a lease: DELETE /rooms/{room}/leases/{user}/{session} (CONTRACT §3)."""
 
-from harness.case import REVISION_MAX, Case, quote
+from harness.case import REVISION_MAX, Case, quote, steps
 
 OLD = "ignored_old_revision"
+#: What a user's first session in a room writes.
+BEGUN = ["lease.granted", "user.online"]
 
 
 class Close(Case):
     instances = 3
-    config = {"ttl_min_ms": 100, "sweep_interval_ms": 200}
+    # The grace outlasts each test: its end is the matter of test_users.
+    config = {"ttl_min_ms": 100, "sweep_interval_ms": 200, "offline_grace_ms": 600000}
 
     def close(self, room, revision=None, session="s", base=None, **more):
         return self.client.close(base or self.base, room, "u", session, revision, **more)
@@ -23,9 +26,11 @@ class Close(Case):
         epoch = self.grant(room, "s", 5)["epoch"]
         answer = self.ok(self.close(room, headers={"X-Request-Id": "bye"}))
         self.assertEqual(answer["decision"], "accepted")
-        self.assertEqual(answer["event_id"], "%s:%s:2" % (epoch, room))
+        self.assertEqual([answer["event_id"], answer["room_revision"]], ["%s:%s:3" % (epoch, room), 3])
         self.assertIsNone(self.stored(room, "s"))
-        event = self.events(room)[1]
+        self.assertEqual(steps(self.events(room)), [(1, "lease.granted", "s"), (2, "user.online", None),
+                                                    (3, "session.closed", "s")])
+        event = self.events(room)[2]
         self.assertEqual([event[k] for k in ("kind", "session_id", "lease_revision", "user_sessions", "request_id",
                                              "event_id")],
                          ["session.closed", "s", 5, 0, "bye", answer["event_id"]])
@@ -48,22 +53,22 @@ class Close(Case):
             again = self.ok(self.close(room, revision))
             self.assertEqual(again["decision"], "already_applied")
             self.assertEqual(again.get("event_id", first["event_id"]), first["event_id"])
-        self.assertEqual(len(self.events(room)), 2)
+        self.assertEqual([e["kind"] for e in self.events(room)], BEGUN + ["session.closed"])
 
     def test_after_expiry_is_already_applied(self):
         room = self.room()
         self.expire(room)
         for revision in (None, 5, 6):
             self.assertEqual(self.ok(self.close(room, revision))["decision"], "already_applied")
-        self.assertEqual([e["kind"] for e in self.events(room)], ["lease.granted", "lease.expired"])
+        self.assertEqual([e["kind"] for e in self.events(room)], BEGUN + ["lease.expired"])
 
     def test_expired_but_not_swept_is_already_applied_and_tells_of_the_expiry(self):
         room = self.room()
         self.grant(room, "s", 5)
         self.age(room)
         self.assertEqual(self.ok(self.close(room))["decision"], "already_applied")
-        self.wait_until(lambda: len(self.events(room)) == 2, 3, "the expiry")
-        self.assertEqual([e["kind"] for e in self.events(room)], ["lease.granted", "lease.expired"])
+        self.wait_until(lambda: len(self.events(room)) == 3, 3, "the expiry")
+        self.assertEqual([e["kind"] for e in self.events(room)], BEGUN + ["lease.expired"])
 
     def test_an_older_revision_is_refused(self):
         room = self.room()
@@ -85,7 +90,7 @@ class Close(Case):
         self.grant(room, "s", 1)
         self.problem(self.close(room, session="other"), 404)
         self.assertEqual(self.count("tombstone", room_id=room), 0)
-        self.assertEqual(self.head(room), 1)
+        self.assertEqual(self.head(room), 2)
 
     def test_the_tombstone_keeps_the_larger_revision(self):
         room = self.room()
@@ -105,8 +110,9 @@ class Close(Case):
         for revision in (1, 2, 3):
             self.assertTrue(self.grant(room, "s", revision)["granted"])
             self.assertEqual(self.ok(self.close(room))["decision"], "accepted")
-        self.assertEqual([e["kind"] for e in self.events(room)], ["lease.granted", "session.closed"] * 3)
-        self.assertEqual([e["revision"] for e in self.events(room)], list(range(1, 7)))
+        self.assertEqual([e["kind"] for e in self.events(room)],
+                         BEGUN + ["session.closed"] + ["lease.granted", "session.closed"] * 2)
+        self.assertEqual([e["revision"] for e in self.events(room)], list(range(1, 8)))
 
     def test_five_parallel_deletes_on_three_instances_give_one_event(self):
         for round_ in range(5):
@@ -115,7 +121,7 @@ class Close(Case):
             futures = [self.background(self.close, room, base=self.bases[i % 3], fresh=True) for i in range(5)]
             answers = [self.ok(f.result(20)) for f in futures]
             self.assertEqual(sorted(a["decision"] for a in answers), ["accepted"] + ["already_applied"] * 4)
-            self.assertEqual([e["kind"] for e in self.events(room)], ["lease.granted", "session.closed"])
+            self.assertEqual([e["kind"] for e in self.events(room)], BEGUN + ["session.closed"])
 
     def test_a_close_and_a_renewal_at_once_agree(self):
         for round_ in range(10):
@@ -127,10 +133,10 @@ class Close(Case):
             self.assertEqual(closing.status, 200, closing)
             kinds = [e["kind"] for e in self.events(room)]
             if renewal["granted"]:  # the close came first
-                self.assertEqual(kinds, ["lease.granted", "session.closed", "lease.granted"])
+                self.assertEqual(kinds, BEGUN + ["session.closed", "lease.granted"])
                 self.assertIsNotNone(self.stored(room, "s"))
             else:
-                self.assertEqual(kinds, ["lease.granted", "session.closed"])
+                self.assertEqual(kinds, BEGUN + ["session.closed"])
                 self.assertIsNone(self.stored(room, "s"))
                 self.assertEqual(self.tombstone(room, "s")["revision"], 2)
 
@@ -154,7 +160,8 @@ class Close(Case):
     def test_a_poll_sees_the_close(self):
         room = self.room()
         self.grant(room, "s", 5)
-        poll = self.parked(self.bases[1], room, 1)
+        poll = self.parked(self.bases[1], room, 2)
         closed = self.ok(self.close(room))
         answer = self.ok(self.answer(poll, 5))
         self.assertEqual([(e["kind"], e["event_id"]) for e in answer["events"]], [("session.closed", closed["event_id"])])
+        self.assertEqual([answer["revision"], closed["room_revision"]], [3, 3])

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a heartbeat decides: the table of CONTRACT §2, alone and in a batch, and the rules around it."""
 
-from harness.case import (REVISION_MAX, RFC3339, Case, condition, instant, json, lease, sql)
+from harness.case import (REVISION_MAX, RFC3339, Case, condition, instant, json, lease, sql, steps)
 
 OLD = "ignored_old_revision"
+#: What a user's first session in a room writes.
+BEGUN = ["lease.granted", "user.online"]
 
 # What was there before the heartbeat.
 NOTHING, LIVE, UNSWEPT, SWEPT, CLOSED, REVOKED, BANNED, REGRANTED = (
@@ -105,9 +107,12 @@ class Table(Case):
             return
         fresh = [e["kind"] for e in self.events(room) if e["revision"] > head]
         if situation == UNSWEPT:
-            self.assertEqual(fresh, ["lease.expired", "lease.granted"])
+            self.assertEqual(fresh, ["lease.expired", "lease.granted"], "the user never went offline")
+        elif situation == CLOSED:
+            self.assertEqual(fresh, ["lease.granted"], "the user came back inside the grace")
         else:
-            self.assertEqual(fresh, ["lease.granted"] if granted else [])
+            self.assertEqual(fresh, BEGUN if granted else [])
+        self.assertEqual(self.head(room), head + len(fresh))
         if not granted:
             self.assertEqual(row["granted_at"], json.loads(before[0])[0]["granted_at"])
             self.assertGreater(instant(row["expires_at"]), instant(json.loads(before[0])[0]["expires_at"]))
@@ -177,15 +182,15 @@ class Table(Case):
         self.age(room)
         answer = self.grant(room, "s", 42, 90000)
         self.assertTrue(answer["granted"])
-        first, expired, granted = self.events(room)
-        self.assertEqual([first["kind"], expired["kind"], granted["kind"]],
-                         ["lease.granted", "lease.expired", "lease.granted"])
+        _, _, expired, granted = self.events(room)
+        self.assertEqual(steps(self.events(room)), [(1, "lease.granted", "s"), (2, "user.online", None),
+                                                    (3, "lease.expired", "s"), (4, "lease.granted", "s")])
         self.assertEqual([expired["lease_revision"], expired["user_sessions"], expired["request_id"]],
                          [41, 0, "the-last-renewal"])
         self.near(expired["overdue_ms"], 3500000, 3600000, "overdue_ms")
-        self.assertEqual([granted["lease_revision"], granted["user_sessions"], granted["revision"]], [42, 1, 3])
-        self.assertEqual(expired["event_id"], "%s:%s:2" % (answer["epoch"], room))
-        self.assertEqual(answer["room_revision"], 3)
+        self.assertEqual([granted["lease_revision"], granted["user_sessions"], granted["revision"]], [42, 1, 4])
+        self.assertEqual(expired["event_id"], "%s:%s:3" % (answer["epoch"], room))
+        self.assertEqual(answer["room_revision"], 4)
 
     def test_a_second_session_of_an_unswept_user_counts_only_what_is_left(self):
         room = self.room()
@@ -194,8 +199,8 @@ class Table(Case):
         self.age(room, "a")
         self.grant(room, "a", 2, 90000)
         self.assertEqual([(e["kind"], e["session_id"], e["user_sessions"]) for e in self.events(room)],
-                         [("lease.granted", "a", 1), ("lease.granted", "b", 2), ("lease.expired", "a", 1),
-                          ("lease.granted", "a", 2)])
+                         [("lease.granted", "a", 1), ("user.online", None, 1), ("lease.granted", "b", 2),
+                          ("lease.expired", "a", 1), ("lease.granted", "a", 2)])
 
 
 class Required(Table):
@@ -256,9 +261,9 @@ class Heartbeats(Case):
 
     def test_room_revision_and_epoch(self):
         room = self.room()
-        self.assertEqual(self.grant(room, "a", 1)["room_revision"], 1)
-        self.assertEqual(self.grant(room, "b", 1)["room_revision"], 2)
-        self.assertEqual(self.grant(room, "a", 2)["room_revision"], 2)
+        self.assertEqual(self.grant(room, "a", 1)["room_revision"], 2, "the revision after the user.online")
+        self.assertEqual(self.grant(room, "b", 1)["room_revision"], 3)
+        self.assertEqual(self.grant(room, "a", 2)["room_revision"], 3)
         self.assertEqual(self.grant(room, "a", 3)["epoch"], self.ok(self.poll(self.base, room))["epoch"])
 
     def test_meta_is_kept_replaced_and_compared(self):
@@ -267,13 +272,13 @@ class Heartbeats(Case):
         self.assertEqual(self.grant(room, "s", 1, meta=meta)["lease"]["meta"], meta)
         self.assertEqual(self.grant(room, "s", 2)["lease"]["meta"], meta, "left out: kept")
         self.assertEqual(self.grant(room, "s", 3, meta=dict(reversed(list(meta.items()))))["lease"]["meta"], meta)
-        self.assertEqual([e["kind"] for e in self.events(room)], ["lease.granted"], "an equal meta is no event")
+        self.assertEqual([e["kind"] for e in self.events(room)], BEGUN, "an equal meta is no event")
         self.assertEqual(self.grant(room, "s", 4, meta={"color": "red"})["lease"]["meta"], {"color": "red"})
         self.assertEqual(self.grant(room, "s", 5, meta={})["lease"]["meta"], {})
         kinds = [(e["kind"], e["lease_revision"], e["meta"]) for e in self.events(room)]
-        self.assertEqual(kinds, [("lease.granted", 1, meta), ("lease.renewed", 4, {"color": "red"}),
-                                 ("lease.renewed", 5, {})])
-        self.assertEqual(self.head(room), 3)
+        self.assertEqual(kinds, [("lease.granted", 1, meta), ("user.online", None, None),
+                                 ("lease.renewed", 4, {"color": "red"}), ("lease.renewed", 5, {})])
+        self.assertEqual(self.head(room), 4)
 
     def test_meta_of_a_refused_heartbeat_is_not_taken(self):
         room = self.room()
@@ -281,7 +286,7 @@ class Heartbeats(Case):
         self.assertEqual(self.ok(self.hb(self.base, room, "u", "s", 5, meta={"a": 2}))["decision"], "already_applied")
         self.problem(self.hb(self.base, room, "u", "s", 4, meta={"a": 3}), 409, OLD)
         self.assertEqual(self.grant(room, "s", 6)["lease"]["meta"], {"a": 1})
-        self.assertEqual(len(self.events(room)), 1)
+        self.assertEqual([e["kind"] for e in self.events(room)], BEGUN)
 
     def test_meta_numbers_keep_their_form(self):
         room = self.room()
@@ -325,16 +330,16 @@ class Heartbeats(Case):
         room = self.room()
         answer = self.ok(self.client.hb(self.base, room, "u", "a", 1, query="?since=0"))
         presence = answer["presence"]
-        self.assertEqual([presence["mode"], presence["from"], presence["revision"]], ["events", 0, 1])
-        self.assertEqual([e["kind"] for e in presence["events"]], ["lease.granted"])
-        self.assertEqual(answer["room_revision"], 1)
-        answer = self.ok(self.client.hb(self.base, room, "u", "a", 2, query="?since=1"))
+        self.assertEqual([presence["mode"], presence["from"], presence["revision"]], ["events", 0, 2])
+        self.assertEqual([e["kind"] for e in presence["events"]], BEGUN)
+        self.assertEqual(answer["room_revision"], 2)
+        answer = self.ok(self.client.hb(self.base, room, "u", "a", 2, query="?since=2"))
         self.assertEqual([answer["presence"]["mode"], answer["presence"]["events"], answer["presence"]["revision"]],
-                         ["unchanged", [], 1])
+                         ["unchanged", [], 2])
         self.grant(room, "b", 1)
-        answer = self.ok(self.client.hb(self.base, room, "u", "a", 3, query="?since=1&epoch=" + answer["epoch"]))
-        self.assertEqual([e["session_id"] for e in answer["presence"]["events"]], ["b"])
-        answer = self.ok(self.client.hb(self.base, room, "u", "a", 4, query="?since=1&epoch=another"))
+        answer = self.ok(self.client.hb(self.base, room, "u", "a", 3, query="?since=2&epoch=" + answer["epoch"]))
+        self.assertEqual(steps(answer["presence"]["events"]), [(3, "lease.granted", "b")])
+        answer = self.ok(self.client.hb(self.base, room, "u", "a", 4, query="?since=2&epoch=another"))
         self.assertEqual([answer["presence"]["mode"], answer["presence"]["reason"]], ["snapshot", "epoch"])
         answer = self.ok(self.client.hb(self.base, room, "u", "a", 5, query="?since=99"))
         self.assertEqual([answer["presence"]["mode"], answer["presence"]["reason"]], ["snapshot", "ahead"])
@@ -361,8 +366,8 @@ class Heartbeats(Case):
         self.assertEqual(results[2]["stored_revision"], 5)
         self.assertEqual(self.stored(room, "s")["revision"], 7)
         self.assertEqual([(e["kind"], e["lease_revision"], e["meta"]) for e in self.events(room)],
-                         [("lease.granted", 3, {"n": 0}), ("lease.renewed", 5, {"n": 1}), ("lease.renewed", 6, {"n": 4}),
-                          ("lease.renewed", 7, {"n": 5})])
+                         [("lease.granted", 3, {"n": 0}), ("user.online", None, None), ("lease.renewed", 5, {"n": 1}),
+                          ("lease.renewed", 6, {"n": 4}), ("lease.renewed", 7, {"n": 5})])
 
     def test_one_bad_item_never_fails_the_others(self):
         room = self.room()
@@ -386,7 +391,12 @@ class Heartbeats(Case):
         self.assertEqual([(r["decision"], r["lease"]["session_id"], r["lease"]["revision"]) for r in results],
                          [("accepted", "s%d" % i, i + 1) for i in range(1000)])
         for room in rooms:
-            self.assertEqual([e["revision"] for e in self.events(room)], list(range(1, 101)))
+            events = self.events(room)
+            self.assertEqual([e["revision"] for e in events], list(range(1, 108)), "100 sessions of 7 people")
+            self.assertEqual([e["user_id"] for e in events if e["kind"] == "user.online"],
+                             list(dict.fromkeys(e["user_id"] for e in events)), "each with the first session")
+            self.assertEqual(len([e for e in events if e["kind"] == "user.online"]), 7)
+            self.assertEqual(len([e for e in events if e["kind"] == "lease.granted"]), 100)
         items = [lease(rooms[0], "u", "more%d" % i, 1) for i in range(1001)]
         self.problem(self.client.batch(self.base, items), 400, field="leases")
         self.assertEqual(int(self.q("SELECT count(*) FROM stillhere.lease WHERE session_id LIKE 'more%'")), 0)
@@ -400,8 +410,10 @@ class Heartbeats(Case):
         room = self.room()
         self.ok(self.client.batch(self.base, [lease(room, "u", str(i), 1) for i in range(5)] +
                                   [lease(room, "v", "x", 1)]))
-        self.assertEqual([(e["user_id"], e["user_sessions"]) for e in self.events(room)],
-                         [("u", 1), ("u", 2), ("u", 3), ("u", 4), ("u", 5), ("v", 1)])
+        self.assertEqual([(e["user_id"], e["user_sessions"], e["kind"]) for e in self.events(room)],
+                         [("u", 1, "lease.granted"), ("u", 1, "user.online"), ("u", 2, "lease.granted"),
+                          ("u", 3, "lease.granted"), ("u", 4, "lease.granted"), ("u", 5, "lease.granted"),
+                          ("v", 1, "lease.granted"), ("v", 1, "user.online")])
 
     def test_parallel_heartbeats_each_get_their_own_answer(self):
         room = self.room()
@@ -415,7 +427,8 @@ class Heartbeats(Case):
 
         futures = [self.background(client, i) for i in range(24)]
         self.assertEqual([f.result(60 * 4) for f in futures], [None] * 24)
-        self.assertEqual(self.head(room), 24)
+        self.assertEqual(self.head(room), 25, "24 sessions of one person")
+        self.assertEqual([e["kind"] for e in self.events(room)], BEGUN + ["lease.granted"] * 23)
 
     def test_one_session_hammered_in_parallel_never_goes_back(self):
         room = self.room()
@@ -428,7 +441,7 @@ class Heartbeats(Case):
         self.assertEqual(len(accepted), len(set(accepted)), "a revision is accepted once")
         self.assertEqual(self.stored(room, "s")["revision"], max(accepted))
         self.assertEqual({r.status for r in replies} - {200, 409}, set())
-        self.assertEqual([e["kind"] for e in self.events(room)], ["lease.granted"])
+        self.assertEqual([e["kind"] for e in self.events(room)], BEGUN)
 
 
 class TimeZones(Case):

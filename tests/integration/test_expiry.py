@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases that run out: when, how often, and who wins against a renewal (CONTRACT §3)."""
 
-from harness.case import RFC3339, SLOW, Case, instant, json, lease, sql, time
+from harness.case import RFC3339, SLOW, Case, instant, json, lease, sql, steps, time
 
 OLD = "ignored_old_revision"
+#: What a user's first session in a room writes.
+BEGUN = ["lease.granted", "user.online"]
 #: A lease ends by two seconds after its expiry at the latest.
 LATEST = 2.0
 
@@ -13,7 +15,8 @@ class Expiry(Case):
 
     weight = 9
     instances = 3
-    config = {"ttl_min_ms": 100}
+    # The grace outlasts each test: its end is the matter of test_users.
+    config = {"ttl_min_ms": 100, "offline_grace_ms": 600000}
 
     def expired(self, room, **where):
         return self.events(room, kind="lease.expired", **where)
@@ -28,18 +31,18 @@ class Expiry(Case):
     def test_a_silent_lease_gives_exactly_one_expired_event_in_a_waiting_poll(self):
         room = self.room()
         answer = self.ok(self.client.hb(self.base, room, "u", "s", 41, 1000, headers={"X-Request-Id": "last-one"}))
-        polls = [self.parked(base, room, 1) for base in self.bases]
+        polls = [self.parked(base, room, 2) for base in self.bases]
         for poll in polls:
             reply = self.ok(self.answer(poll, 8))
-            self.assertEqual([reply["mode"], reply["from"], reply["revision"]], ["events", 1, 2])
+            self.assertEqual([reply["mode"], reply["from"], reply["revision"]], ["events", 2, 3])
             (event,) = reply["events"]
             self.assertEqual([event[k] for k in ("kind", "user_id", "session_id", "lease_revision", "user_sessions",
                                                  "revision", "request_id", "event_id")],
-                             ["lease.expired", "u", "s", 41, 0, 2, "last-one", "%s:%s:2" % (answer["epoch"], room)])
+                             ["lease.expired", "u", "s", 41, 0, 3, "last-one", "%s:%s:3" % (answer["epoch"], room)])
             self.assertRegex(event["at"], RFC3339)
             self.timing(event, answer["lease"]["expires_at"])
         self.pause(2.5)
-        self.assertEqual(len(self.expired(room)), 1)
+        self.assertEqual([e["kind"] for e in self.events(room)], BEGUN + ["lease.expired"])
         self.assertIsNone(self.stored(room, "s"))
         tombstone = self.tombstone(room, "s")
         self.assertEqual([tombstone["revision"], tombstone["reason"]], [41, "expired"])
@@ -117,8 +120,9 @@ class Expiry(Case):
         self.assertEqual([e["kind"] for e in self.ok(self.answer(poll, 1))["events"]], ["lease.granted"])
         answer = self.grant(room, "none", None)
         self.assertEqual([answer["granted"], answer["lease"]["revision"]], [True, 42])
-        self.assertEqual([(e["kind"], e["session_id"]) for e in self.events(room)[8:]],
-                         [("lease.granted", "newer"), ("lease.granted", "none")])
+        events = self.events(room)
+        self.assertEqual([e["kind"] for e in events[:9]], BEGUN + ["lease.granted"] * 3 + ["lease.expired"] * 4)
+        self.assertEqual(steps(events[9:]), [(10, "lease.granted", "newer"), (11, "lease.granted", "none")])
 
     # -- renewal against sweep, with real row locks --------------------------------------------------------------------
 
@@ -136,7 +140,7 @@ class Expiry(Case):
         self.pause(1.2)
         psql.run("COMMIT")
         self.pause(2.5)
-        self.assertEqual([e["kind"] for e in self.events(room)], ["lease.granted"], "nothing was published")
+        self.assertEqual([e["kind"] for e in self.events(room)], BEGUN, "nothing was published")
         self.assertEqual(self.stored(room, "s")["revision"], 42)
         self.assertIsNone(self.tombstone(room, "s"))
         self.assertEqual(self.grant(room, "s", 43)["granted"], False)
@@ -158,7 +162,7 @@ class Expiry(Case):
         self.assertEqual(len(events), 30)
         self.assertEqual(len({e["session_id"] for e in events}), 30)
         self.assertEqual({e["lease_revision"] for e in events}, {43})
-        self.assertEqual([e["revision"] for e in events], list(range(31, 61)))
+        self.assertEqual([e["revision"] for e in events], list(range(32, 62)))
 
     def test_a_late_heartbeat_races_the_sweepers(self):
         """Renewals that come in the very moment of the expiry: the story of each session stays whole."""
@@ -294,7 +298,10 @@ class Expiry(Case):
         self.assertEqual(self.q("SELECT count(*) FROM stillhere.lease WHERE room_id IN (%s)" % names), "0")
         self.assertLess(sorted(latencies)[-1], 1.0 * SLOW, "heartbeats pass meanwhile")
         for room in rooms:
-            self.assertEqual([e["revision"] for e in self.events(room)], list(range(1, 201)))
+            events = self.events(room)
+            self.assertEqual([e["revision"] for e in events], list(range(1, 211)), "100 sessions of 10 people")
+            self.assertEqual([len([e for e in events if e["kind"] == kind]) for kind in
+                              ("lease.granted", "user.online", "lease.expired")], [100, 10, 100])
 
 
 class Silence(Case):
@@ -323,7 +330,7 @@ class Silence(Case):
         self.grant(room, "b", 1)
         self.grant(room, "c", 1, user="v")
         rooms = self.ok(self.client.get(self.base, "/rooms?prefix=" + room))["rooms"]
-        self.assertEqual([(r["room_id"], r["revision"], r["users"], r["sessions"]) for r in rooms], [(room, 3, 2, 3)])
+        self.assertEqual([(r["room_id"], r["revision"], r["users"], r["sessions"]) for r in rooms], [(room, 5, 2, 3)])
         self.assertRegex(rooms[0]["changed_at"], RFC3339)
         rows = self.ok(self.client.get(self.base, "/rooms/%s/leases" % room))["leases"]
         self.assertEqual([(r["user_id"], r["session_id"]) for r in rows], [("u", "a"), ("u", "b"), ("v", "c")])
@@ -379,16 +386,16 @@ class Retention(Case):
             self.grant(room, "s%d" % i, 1)
         self.wait_until(lambda: self.count("event", room_id=room) == 10, 90, "pruning")
         floor = int(self.q("SELECT pruned_revision FROM stillhere.room WHERE room_id = %s" % sql(room)))
-        self.assertEqual(floor, 20)
-        self.assertEqual([e["revision"] for e in self.events(room)], list(range(21, 31)))
-        for since in (0, 5, 19):
+        self.assertEqual(floor, 21)
+        self.assertEqual([e["revision"] for e in self.events(room)], list(range(22, 32)))
+        for since in (0, 5, 20):
             reply = self.poll(self.base, room, since)
             self.assertLess(reply.seconds, 2 * SLOW)
             answer = self.ok(reply)
-            self.assertEqual([answer["mode"], answer["reason"], answer["revision"]], ["snapshot", "pruned", 30])
+            self.assertEqual([answer["mode"], answer["reason"], answer["revision"]], ["snapshot", "pruned", 31])
             self.assertEqual(answer["counts"], {"users": 1, "sessions": 30})
-        answer = self.ok(self.poll(self.base, room, 20))
-        self.assertEqual([answer["mode"], [e["revision"] for e in answer["events"]]], ["events", list(range(21, 31))])
+        answer = self.ok(self.poll(self.base, room, 21))
+        self.assertEqual([answer["mode"], [e["revision"] for e in answer["events"]]], ["events", list(range(22, 32))])
 
     def test_a_fresh_instance_judges_the_floor_alike(self):
         room = self.room()
@@ -396,10 +403,10 @@ class Retention(Case):
             self.grant(room, "s%d" % i, 1)
         self.wait_until(lambda: self.count("event", room_id=room) == 10, 90, "pruning")
         other = self.start_daemon()
-        answer = self.ok(self.poll(other.base, room, 19))
-        self.assertEqual([answer["mode"], answer.get("reason")], ["snapshot", "pruned"])
         answer = self.ok(self.poll(other.base, room, 20))
-        self.assertEqual([answer["mode"], [e["revision"] for e in answer["events"]]], ["events", list(range(21, 31))])
+        self.assertEqual([answer["mode"], answer.get("reason")], ["snapshot", "pruned"])
+        answer = self.ok(self.poll(other.base, room, 21))
+        self.assertEqual([answer["mode"], [e["revision"] for e in answer["events"]]], ["events", list(range(22, 32))])
         self.stop_now(other)
 
     def test_tombstones_go_after_their_time(self):
@@ -424,8 +431,8 @@ class AgeRetention(Case):
         self.grant(room, "b", 1)
         self.wait_until(lambda: self.count("event", room_id=room) == 0, 90, "pruning")
         answer = self.ok(self.poll(self.base, room, 0))
-        self.assertEqual([answer["mode"], answer["reason"], answer["revision"]], ["snapshot", "pruned", 2])
-        self.assertEqual(self.ok(self.poll(self.base, room, 2, wait_ms=0))["mode"], "unchanged")
-        poll = self.parked(self.base, room, 2)
+        self.assertEqual([answer["mode"], answer["reason"], answer["revision"]], ["snapshot", "pruned", 3])
+        self.assertEqual(self.ok(self.poll(self.base, room, 3, wait_ms=0))["mode"], "unchanged")
+        poll = self.parked(self.base, room, 3)
         self.grant(room, "c", 1)
-        self.assertEqual([e["revision"] for e in self.ok(self.answer(poll, 3))["events"]], [3])
+        self.assertEqual([e["revision"] for e in self.ok(self.answer(poll, 3))["events"]], [4])

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 from harness.case import (REVISION_MAX, SLOW, Case, Flock, Wire, all_replies, json, lease, presence_path, quote, raw, sql,
-                          time)
+                          steps, time)
 from harness.daemon import daemon_environment, free_port, program
 
 
@@ -134,14 +134,14 @@ class Framing(Case):
         self.assertEqual([first["lease"]["revision"], second["lease"]["revision"]], [1, 2])
         self.assertEqual([r["revision"] for r in rows["leases"]], [2])
         self.assertEqual(nowhere.status, 404)
-        self.assertEqual([e["kind"] for e in presence["events"]], ["lease.granted"])
+        self.assertEqual(steps(presence["events"]), [(1, "lease.granted", "s"), (2, "user.online", None)])
 
     def test_a_request_behind_a_parked_poll_waits_for_it(self):
         room = self.room()
         self.grant(room, "a", 1)
         with Wire(self.base) as wire:
             began = time.monotonic()
-            wire.send(message("GET %s HTTP/1.1" % presence_path(room, 1, wait_ms=700)) +
+            wire.send(message("GET %s HTTP/1.1" % presence_path(room, 2, wait_ms=700)) +
                       message("PUT /leases HTTP/1.1", heartbeat(room, "b", 1)))
             poll, put = wire.reply(), wire.reply()
             self.assertGreaterEqual(time.monotonic() - began, 0.7)
@@ -151,10 +151,11 @@ class Framing(Case):
         room = self.room()
         self.grant(room, "a", 1)
         with Wire(self.base) as wire:
-            wire.send(message("GET %s HTTP/1.1" % presence_path(room, 1)) + message("GET /healthz HTTP/1.1"))
+            wire.send(message("GET %s HTTP/1.1" % presence_path(room, 2)) + message("GET /healthz HTTP/1.1"))
             self.wait_until(lambda: self.waiting(self.base) == 1, 5, "a parked poll")
             self.grant(room, "b", 1)
-            self.assertEqual(wire.reply(3)["mode"], "events")
+            poll = wire.reply(3)
+            self.assertEqual([poll["mode"], steps(poll["events"])], ["events", [(3, "lease.granted", "b")]])
             self.assertEqual(wire.reply(3).status, 200)
 
     def test_keep_alive_survives_refusals(self):
@@ -194,7 +195,7 @@ class Framing(Case):
         room = self.room()
         self.grant(room, "a", 1)
         with Wire(self.base) as wire:
-            wire.send(message("GET %s HTTP/1.1" % presence_path(room, 1)))
+            wire.send(message("GET %s HTTP/1.1" % presence_path(room, 2)))
             wire.socket.shutdown(1)
             data = wire.until_eof(6)
         if data:
@@ -218,7 +219,7 @@ class Framing(Case):
     def test_head(self):
         room = self.room()
         self.grant(room, "a", 1)
-        for path in ("/healthz", presence_path(room), presence_path(room, 1), presence_path(room, 999999),
+        for path in ("/healthz", presence_path(room), presence_path(room, 2), presence_path(room, 999999),
                      "/rooms/%s/leases" % room, "/nowhere"):
             with Wire(self.base) as wire:
                 began = time.monotonic()
@@ -232,7 +233,7 @@ class Framing(Case):
     def test_every_reply_says_its_length_and_is_not_cached(self):
         room = self.room()
         self.grant(room, "a", 1)
-        for reply in (self.poll(self.base, room), self.poll(self.base, room, 0), self.poll(self.base, room, 1, wait_ms=0),
+        for reply in (self.poll(self.base, room), self.poll(self.base, room, 0), self.poll(self.base, room, 2, wait_ms=0),
                       self.hb(self.base, room, "u", "a", 2), self.hb(self.base, room, "u", "a", 1)):
             self.assertIn("content-length", reply.headers)
             self.assertNotIn("transfer-encoding", reply.headers)
@@ -290,7 +291,8 @@ class Requests(Case):
                                   snapshot["users"][0]["sessions"][0]["session_id"], len(snapshot["users"])],
                                  [name, name, name, 1])
                 events = self.ok(self.poll(self.base, room, 0))["events"]
-                self.assertEqual([(e["user_id"], e["session_id"]) for e in events], [(name, name)])
+                self.assertEqual([(e["user_id"], e.get("session_id")) for e in events], [(name, name), (name, None)])
+                self.assertEqual([e["kind"] for e in events], ["lease.granted", "user.online"])
                 self.assertEqual(self.ok(self.client.get(self.base, "/rooms/%s/leases" % quote(room)))["leases"][0]
                                  ["session_id"], name)
                 self.assertEqual(self.ok(self.client.close(self.base, room, name, name))["decision"], "accepted")
@@ -573,7 +575,7 @@ class Deadlines(Case):
             wire.send(message("GET /healthz HTTP/1.1"))
             self.assertEqual(wire.reply().status, 200)
             self.pause(2.5)
-            wire.send(message("GET %s HTTP/1.1" % presence_path(room, 1, wait_ms=2500)))
+            wire.send(message("GET %s HTTP/1.1" % presence_path(room, 2, wait_ms=2500)))
             self.assertEqual(wire.reply(6)["mode"], "unchanged")
             wire.send(message("PUT /leases HTTP/1.1", heartbeat(room, "a", 2)))
             self.assertEqual(wire.reply()["decision"], "accepted")
@@ -589,7 +591,7 @@ class Caps(Case):
         self.allow_5xx = True
         room = self.room()
         self.grant(room, "a", 1)
-        flock = Flock(self.base, [presence_path(room, 1)] * 30)
+        flock = Flock(self.base, [presence_path(room, 2)] * 30)
         replies = [r for r in flock.collect(3 * SLOW, enough=10) if r]
         self.assertEqual([r[0].status for r in replies], [503] * 10)
         for reply, _ in replies:
@@ -600,7 +602,7 @@ class Caps(Case):
         self.assertEqual(reply.status, 200)
         self.assertLess(reply.seconds, 1.0 * SLOW)
         self.assertEqual(self.client.get(self.base, "/healthz").status, 200)
-        self.assertEqual(self.poll(self.base, room, 1, wait_ms=0).status, 200, "what needn't wait is served")
+        self.assertEqual(self.poll(self.base, room, 2, wait_ms=0).status, 200, "what needn't wait is served")
         self.grant(room, "b", 1)
         replies = flock.collect(3 * SLOW)
         flock.close()
@@ -635,7 +637,7 @@ class Caps(Case):
         room = self.room()
         self.grant(room, "a", 1)
         before = self.open_connections()
-        flock = Flock(self.base, [presence_path(room, 1)] * 15)
+        flock = Flock(self.base, [presence_path(room, 2)] * 15)
         self.wait_until(lambda: self.waiting(self.base) == 15, 5, "15 parked polls")
         flock.close()
         self.wait_until(lambda: self.waiting(self.base) == 0, 5, "the clients' going")
@@ -646,7 +648,7 @@ class Caps(Case):
         import struct
         room = self.room()
         self.grant(room, "a", 1)
-        flock = Flock(self.base, [presence_path(room, 1)] * 10)
+        flock = Flock(self.base, [presence_path(room, 2)] * 10)
         self.wait_until(lambda: self.waiting(self.base) == 10, 5, "10 parked polls")
         for s in flock.sockets:  # a reset instead of an orderly end
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -657,12 +659,12 @@ class Caps(Case):
         room = self.room()
         self.grant(room, "a", 1)
         for i in range(10):
-            flock = Flock(self.base, [presence_path(room, 1 + i)] * 10)
+            flock = Flock(self.base, [presence_path(room, 2 + i)] * 10)
             self.background(self.grant, room, "s%d" % i, 1)
             flock.collect(0.01)
             flock.close()
-            answer = self.ok(self.poll(self.base, room, 1 + i))
-            self.assertEqual([e["revision"] for e in answer["events"]], [2 + i])
+            answer = self.ok(self.poll(self.base, room, 2 + i))
+            self.assertEqual(steps(answer["events"]), [(3 + i, "lease.granted", "s%d" % i)])
 
 
 class Start(Case):
@@ -757,5 +759,6 @@ class RenewalEvents(Case):
         for revision in range(1, 5):
             self.grant(room, "s", revision)
         self.ok(self.hb(self.base, room, "u", "s", 4))
-        self.assertEqual([(e["kind"], e["lease_revision"]) for e in self.events(room)],
-                         [("lease.granted", 1)] + [("lease.renewed", r) for r in (2, 3, 4)])
+        self.assertEqual([(e["revision"], e["kind"], e["lease_revision"]) for e in self.events(room)],
+                         [(1, "lease.granted", 1), (2, "user.online", None)] +
+                         [(r + 1, "lease.renewed", r) for r in (2, 3, 4)])

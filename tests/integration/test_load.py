@@ -9,6 +9,7 @@ from harness.case import SLOW, Case, Client, instant, random, threading, time
 SESSIONS, ROOMS, THREADS = 1000, 50, 8
 #: Seconds of the run, and the leases' time to live.
 DURATION = 120 if LONG else 25
+GRACE_MS = 1000
 TTL_MS = int((20000 if LONG else 6000) * max(1, SLOW))
 
 
@@ -30,7 +31,7 @@ class Load(Case):
     bound = 900
     # A transaction held open anywhere in the cluster, in another database as well, keeps pages from being pruned.
     own_cluster = True
-    config = {"ttl_min_ms": 1000}
+    config = {"ttl_min_ms": 1000, "offline_grace_ms": GRACE_MS}
 
     def drive(self, sessions, stop):
         """One thread's sessions: each renews when the last answer told it to, until the end of all."""
@@ -68,7 +69,9 @@ class Load(Case):
         began, stop = time.monotonic(), threading.Event()
         self.addCleanup(stop.set)
         # Silence begins after a stretch of nothing but renewals, early enough to be swept within the run.
-        silent = random.sample(sessions, SESSIONS // 10)
+        # All the sessions of one person are among the silent ones, so that at least that one goes offline.
+        gone = [s for s in sessions if (s.room, s.user) == (sessions[0].room, sessions[0].user)]
+        silent = gone + random.sample([s for s in sessions if s not in gone], SESSIONS // 10 - len(gone))
         first, last = DURATION * 0.35, DURATION - TTL_MS / 1000 - 3
         for session in silent:
             session.silent_from = began + first + random.random() * max(1, last - first)
@@ -86,14 +89,14 @@ class Load(Case):
         while time.monotonic() < max(began + DURATION, max(s.silent_from for s in silent) + 2 * SLOW):
             self.pause(0.2)
         # The others go on until the last silent one must have ended.
-        deadline = max(instant(s.expires_at) for s in silent) + 2 * SLOW
+        deadline = max(instant(s.expires_at) for s in silent) + GRACE_MS / 1000 + 4 * SLOW
         while float(self.q("SELECT extract(epoch FROM clock_timestamp())")) < deadline:
             self.pause(0.1)
         stop.set()
         for thread in threads:
             thread.join()
         self.verdicts(sessions, set(silent))
-        self.database_is_at_ease(sessions)
+        self.database_is_at_ease(sessions, self.offlines(sessions, set(silent)))
 
     def verdicts(self, sessions, silent):
         self.assertEqual([f for s in sessions for f in s.faults][:5], [])
@@ -124,7 +127,25 @@ class Load(Case):
                 wrong.append("%s renewed and was expired: %r" % (session.name, told))
         self.assertEqual(wrong[:10], [], "%d wrong" % len(wrong))
 
-    def database_is_at_ease(self, sessions):
+    def offlines(self, sessions, silent):
+        """Who has no session left is offline, once and in time; nobody else is. @return how many"""
+        left = {(s.room, s.user) for s in sessions} - {(s.room, s.user) for s in sessions if s not in silent}
+        told, ended = {}, {}
+        for line in self.q("SELECT room_id, user_id, kind, extract(epoch FROM at) FROM stillhere.event WHERE kind IN "
+                           "('lease.expired', 'user.offline') AND room_id LIKE 'load-%' ORDER BY room_id, revision"
+                           ).splitlines():
+            room, user, kind, at = line.split("|")
+            if kind == "user.offline":
+                told.setdefault((room, user), []).append(float(at))
+            else:
+                ended[room, user] = float(at)
+        self.assertGreater(len(left), 0)
+        self.assertEqual({k: len(v) for k, v in told.items()}, {k: 1 for k in left})
+        for who, (at,) in told.items():
+            self.near(at - ended[who], GRACE_MS / 1000 - 0.002, GRACE_MS / 1000 + 2 * SLOW, "the grace of %s/%s" % who)
+        return len(left)
+
+    def database_is_at_ease(self, sessions, offlines):
         renewals = sum(s.sent - 1 for s in sessions)
         self.assertGreater(renewals, SESSIONS * DURATION / (TTL_MS / 3000) * 0.7, "the load was there")
 
@@ -140,7 +161,9 @@ class Load(Case):
         self.assertGreater(hot, 0.95, "HOT updates")
         self.assertEqual(self.q("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"), "0")
         kinds = self.q("SELECT kind, count(*) FROM stillhere.event WHERE room_id LIKE 'load-%' GROUP BY 1 ORDER BY 1")
-        self.assertEqual(kinds.splitlines(), ["lease.expired|%d" % (SESSIONS // 10), "lease.granted|%d" % SESSIONS])
+        users = len({(s.room, s.user) for s in sessions})
+        self.assertEqual(kinds.splitlines(), ["lease.expired|%d" % (SESSIONS // 10), "lease.granted|%d" % SESSIONS,
+                                              "user.offline|%d" % offlines, "user.online|%d" % users])
 
 
 class Herd(Case):
@@ -183,6 +206,8 @@ class Herd(Case):
         watcher.result(10)
         self.assertLess(max(slowest), 1.0 * SLOW)
         self.assertEqual(self.q("SELECT count(*) FROM stillhere.lease WHERE room_id LIKE '%s%%'" % room), "1000")
+        self.assertEqual(self.q("SELECT kind, count(*) FROM stillhere.event WHERE room_id LIKE '%s%%' GROUP BY 1 ORDER "
+                                "BY 1" % room).splitlines(), ["lease.granted|1000", "user.online|1000"])
         self.assertLess(int(self.q("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")), 24)
 
     def test_pollers_that_are_constantly_woken_starve_nobody(self):
@@ -192,7 +217,7 @@ class Herd(Case):
             self.grant(room, "first", 1)
 
         def follower(room):
-            client, since = Client(), 1
+            client, since = Client(), 2
             while time.monotonic() < stop:
                 answer = client.poll(self.base, room, since, wait_ms=1000).json()
                 if answer["mode"] == "snapshot":

@@ -4,7 +4,7 @@
 import subprocess
 import threading
 
-from harness.case import SLOW, Case, lease, sql, time
+from harness.case import SLOW, Case, lease, sql, steps, time
 from harness.pg import clean_environment
 
 
@@ -157,28 +157,31 @@ class ByHand(Case):
                 self.near(event["overdue_ms"], 0, 2 ** 53 - 1)
         self.assertEqual(self.q("SELECT count(*) FROM stillhere.user_last_seen WHERE last_seen_at > now()"), "0")
 
+    def empty(self, room):
+        """Nothing of a room stays."""
+        for table in ("lease", "event", "room_user", "room"):
+            self.q("DELETE FROM stillhere.%s WHERE room_id = %s" % (table, sql(room)))
+
     def test_an_emptied_room_is_noticed(self):
         room = self.room()
         for i in range(3):
             self.grant(room, "s%d" % i, 1)
-        self.assertEqual(self.ok(self.poll(self.base, room, 0))["revision"], 3)
-        self.q("DELETE FROM stillhere.lease WHERE room_id = {0}; DELETE FROM stillhere.event WHERE room_id = {0};"
-               " DELETE FROM stillhere.room WHERE room_id = {0}".format(sql(room)))
-        self.wait_until(lambda: self.poll(self.base, room, 3, wait_ms=0).json().get("reason") == "ahead", 3,
+        self.assertEqual(self.ok(self.poll(self.base, room, 0))["revision"], 4)
+        self.empty(room)
+        self.wait_until(lambda: self.poll(self.base, room, 4, wait_ms=0).json().get("reason") == "ahead", 3,
                         "memory that follows")
         answer = self.ok(self.client.hb(self.base, room, "u", "new", 1, query="?since=0"))
-        self.assertEqual(answer["room_revision"], 1)
-        self.assertEqual([e["session_id"] for e in answer["presence"]["events"]], ["new"])
+        self.assertEqual(answer["room_revision"], 2)
+        self.assertEqual(steps(answer["presence"]["events"]), [(1, "lease.granted", "new"), (2, "user.online", None)])
 
     def test_an_emptied_room_shows_what_was_accepted_since(self):
         room = self.room()
         for i in range(3):
             self.grant(room, "s%d" % i, 1)
-        self.assertEqual(self.ok(self.poll(self.base, room, 0))["revision"], 3)
-        self.q("DELETE FROM stillhere.lease WHERE room_id = {0}; DELETE FROM stillhere.event WHERE room_id = {0};"
-               " DELETE FROM stillhere.room WHERE room_id = {0}".format(sql(room)))
+        self.assertEqual(self.ok(self.poll(self.base, room, 0))["revision"], 4)
+        self.empty(room)
         answer = self.ok(self.client.hb(self.base, room, "u", "new", 1, query="?since=0"))
-        self.assertEqual([e["session_id"] for e in answer["presence"]["events"]], ["new"])
+        self.assertEqual(steps(answer["presence"]["events"]), [(1, "lease.granted", "new"), (2, "user.online", None)])
 
 
 class Restored(Case):
@@ -197,6 +200,6 @@ class Restored(Case):
         subprocess.run(self.pg.psql_args(self.database) + ["-v", "ON_ERROR_STOP=1"], env=clean_environment(),
                        input=dump.stdout, stdout=subprocess.DEVNULL, check=True)
         self.wait_until(lambda: self.client.get(self.base, "/readyz").status == 200, 15, "ready again")
-        reply = self.ok(self.poll(self.base, room, 1, epoch=before, wait_ms=0))
-        self.assertEqual([reply["mode"], reply["reason"], reply["revision"]], ["snapshot", "epoch", 1])
+        reply = self.ok(self.poll(self.base, room, 2, epoch=before, wait_ms=0))
+        self.assertEqual([reply["mode"], reply["reason"], reply["revision"]], ["snapshot", "epoch", 2])
         self.assertNotEqual(reply["epoch"], before)

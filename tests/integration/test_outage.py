@@ -3,7 +3,7 @@
 
 import signal
 
-from harness.case import SLOW, Case, Flock, lease, presence_path, random, time
+from harness.case import SLOW, Case, Flock, lease, presence_path, random, steps, time
 
 #: An error in the log is right while the database is away.
 ANY = [r"."]
@@ -63,14 +63,14 @@ class Outage(Case):
     def test_a_poll_parked_through_an_outage(self):
         room = self.room()
         self.grant(room, "a", 1)
-        poll = self.parked(self.bases[0], room, 1, wait_ms=30000)
+        poll = self.parked(self.bases[0], room, 2, wait_ms=30000)
         self.pg.stop("fast")
         self.pause(1.0)
         self.pg.start()
         self.forget_query()
         self.wait_until(lambda: self.hb(self.bases[1], room, "u", "b", 1).status == 200, 10, "a heartbeat")
         answer = self.ok(self.answer(poll, 12))
-        self.assertEqual([e["session_id"] for e in answer["events"]], ["b"])
+        self.assertEqual(steps(answer["events"]), [(3, "lease.granted", "b")])
         self.recovered()
 
     def test_a_database_that_hangs(self):
@@ -176,10 +176,13 @@ class Outage(Case):
         stored = dict(line.split("|") for line in self.q("SELECT user_id, revision FROM stillhere.lease WHERE room_id = "
                                                          "'%s'" % room).splitlines())
         self.assertEqual(stored, {"u%d" % i: str(i + 1) for i in range(100)})
-        self.assertEqual([e["revision"] for e in self.events(room)], list(range(1, 101)))
+        events = self.events(room)
+        self.assertEqual([e["revision"] for e in events], list(range(1, 201)))
+        self.assertEqual([e["kind"] for e in events], ["lease.granted", "user.online"] * 100)
+        self.assertEqual([e["user_id"] for e in events[0::2]], [e["user_id"] for e in events[1::2]])
         self.pg.psql("postgres", 'ALTER DATABASE "%s" RESET synchronous_commit' % self.database)
         self.recovered()
-        self.assertEqual(self.grant(room, "later", 1)["room_revision"], 101)
+        self.assertEqual(self.grant(room, "later", 1)["room_revision"], 202)
         self.stop_now(d)
 
     def test_a_crash_under_load_loses_no_acknowledged_revision(self):
@@ -207,7 +210,9 @@ class Outage(Case):
             best = future.result(60 * SLOW)
             self.assertGreater(best, 0)
             self.assertGreaterEqual(self.stored(room, "s%d" % i)["revision"], best)
-        self.assertEqual(len(self.events(room)), 8)
+        events = self.events(room)
+        self.assertEqual([e["revision"] for e in events], list(range(1, 10)))
+        self.assertEqual([e["kind"] for e in events], ["lease.granted", "user.online"] + ["lease.granted"] * 7)
         self.recovered()
 
     def test_a_statement_timeout_poisons_nothing(self):
@@ -227,7 +232,8 @@ class Outage(Case):
         self.assertIn(reply.status, (200, 503))
         for i in range(20):
             self.assertEqual(self.hb(d.base, room, "u", "free%d" % i, 1).status, 200)
-        self.assertEqual(len(self.events(room)), 21)
+        self.assertEqual(steps(self.events(room)), [(1, "lease.granted", "locked"), (2, "user.online", None)] +
+                         [(i + 3, "lease.granted", "free%d" % i) for i in range(20)])
         self.assertEqual(self.count("lease", room_id=room), 21)
         self.pg.psql("postgres", 'ALTER DATABASE "%s" RESET statement_timeout' % self.database)
         self.stop_now(d)
@@ -244,7 +250,7 @@ class Instances(Case):
         room = self.room()
         self.grant(room, "a", 1)
         d = self.start_daemon()
-        flock = Flock(d.base, [presence_path(room, 1)] * 500)
+        flock = Flock(d.base, [presence_path(room, 2)] * 500)
         self.wait_until(lambda: self.waiting(d.base) == 500, 10, "500 parked polls")
         began = time.monotonic()
         d.terminate()
@@ -253,7 +259,7 @@ class Instances(Case):
         for reply, _ in replies:
             self.assertEqual(reply.status, 200)
             self.assertIn(reply.json()["mode"], ("unchanged", "events"))
-            self.assertEqual(reply.json()["revision"], 1)
+            self.assertEqual(reply.json()["revision"], 2)
         self.assertIsNone(d.stop())
         self.assertLess(time.monotonic() - began, 10 * SLOW)
         self.assertEqual(d.complaints([]), [])
@@ -343,8 +349,8 @@ class Instances(Case):
                     d.wait_ready()
                 for i, d in enumerate(daemons):
                     self.grant("r", "s%d" % i, base=d.base)
-                self.assertEqual(self.pg.psql(name, "SELECT count(*), count(DISTINCT number) FROM "
-                                              "stillhere.schema_migration WHERE number = 1"), "1|1")
+                self.assertEqual(self.pg.psql(name, "SELECT number, count(*) FROM stillhere.schema_migration "
+                                              "GROUP BY number ORDER BY number"), "1|1\n2|1\n3|1")
             finally:
                 for d in daemons:
                     self.stop_now(d)
@@ -372,7 +378,8 @@ class Instances(Case):
     def test_kill_9_of_one_instance_changes_nothing_for_the_other(self):
         room, d = self.room(), self.start_daemon()
         answers = [self.grant(room, "s%d" % i, i + 1, 2000, base=d.base) for i in range(20)]
-        poll = self.parked(self.base, room, 20)
+        self.assertEqual([a["room_revision"] for a in answers], list(range(2, 22)))
+        poll = self.parked(self.base, room, 21)
         stop = time.monotonic() + 1.0
         futures = [self.background(self.renewals, d.base, room, "k%d" % i, stop) for i in range(8)]
         self.pause(0.3)
@@ -389,6 +396,8 @@ class Instances(Case):
         ended = [e["session_id"] for e in self.events(room, kind="lease.expired")
                  if e["session_id"].startswith("s")]
         self.assertEqual(sorted(ended), sorted(a["lease"]["session_id"] for a in answers[1:]))
+        self.assertEqual(sorted((e["user_id"], e["kind"]) for e in self.events(room) if e["kind"].startswith("user.")),
+                         [("k", "user.online"), ("u", "user.online")])
 
     def renewals(self, base, room, session, stop):
         """Renews until the daemon is gone. @return the highest acknowledged revision"""
@@ -414,7 +423,10 @@ class Instances(Case):
         finally:
             d.process.send_signal(signal.SIGCONT)
         self.pause(2.0)
-        kinds = [(e["kind"], e["session_id"]) for e in self.events(room)]
+        events = self.events(room)
+        self.assertEqual([e["revision"] for e in events], list(range(1, len(events) + 1)))
+        kinds = [(e["kind"], e["session_id"]) for e in events]
+        self.assertEqual([k for k in kinds if k[0].startswith("user.")], [("user.online", None)])
         self.assertEqual(kinds.count(("lease.expired", "gone")), 1)
         self.assertLessEqual(kinds.count(("lease.expired", "moves")), 0 if SLOW == 1 else 1)
         self.assertEqual(self.grant(room, "moves", 3, base=d.base)["granted"], False)

@@ -21,7 +21,7 @@
 static struct db_options options = {
     .application = "test_sweep", .connect_timeout_ms = 5000, .statement_timeout_ms = 20000, .lock_timeout_ms = 10000};
 static struct db *one, *two;
-static const struct store_rules rules = {0};
+static const struct store_rules rules = {.offline_grace_ms = 60000};
 
 static int64_t count(const char *sql) {
   PGresult *r = NULL;
@@ -74,7 +74,7 @@ static struct overdue *look(size_t want) {
 
 static size_t claim(struct db *db, const struct overdue *list, size_t n) {
   struct written written = {0};
-  assert_int_equal(sweep_expire(db, list, n, &written), DB_OK);
+  assert_int_equal(sweep_expire(db, rules.offline_grace_ms, list, n, &written), DB_OK);
   size_t won = written.n_expiries;
   assert_int_equal(written.n_events, won);
   written_clear(&written);
@@ -87,7 +87,7 @@ static size_t claim(struct db *db, const struct overdue *list, size_t n) {
 static int start_afresh(void **state) {
   (void)state;
   sql("TRUNCATE stillhere.room, stillhere.lease, stillhere.tombstone, stillhere.event, stillhere.user_last_seen,"
-      " stillhere.member");
+      " stillhere.member, stillhere.room_user, stillhere.room_last_seen");
   return 0;
 }
 
@@ -102,7 +102,10 @@ static void an_overdue_lease_ends_once(void **state) {
   assert_int_equal(count(EXPIRED), 1);
   assert_int_equal(count("SELECT count(*) FROM stillhere.lease"), 0);
   assert_int_equal(count("SELECT revision FROM stillhere.tombstone WHERE reason = 'expired'"), 41);
-  assert_int_equal(count("SELECT revision FROM stillhere.room WHERE room_id = 'r'"), 2);
+  // Granted, online, expired; the user is in grace.
+  assert_int_equal(count("SELECT revision FROM stillhere.room WHERE room_id = 'r'"), 3);
+  assert_int_equal(count("SELECT count(*) FROM stillhere.room_user WHERE user_id = 'u' AND offline_at IS NOT NULL"), 1);
+  assert_int_equal(count("SELECT count(*) FROM stillhere.room_last_seen WHERE room_id = 'r' AND user_id = 'u'"), 1);
   assert_int_equal(count("SELECT count(*) FROM stillhere.user_last_seen WHERE user_id = 'u'"), 1);
   overdue_free(list, 1);
 }
@@ -118,7 +121,7 @@ static void read_at_41_renewed_to_42(void **state) {
   assert_int_equal(claim(one, list, 1), 0);
   assert_int_equal(count(EXPIRED), 0);
   assert_int_equal(count("SELECT revision FROM stillhere.lease"), 42);
-  assert_int_equal(count("SELECT revision FROM stillhere.room WHERE room_id = 'r'"), 1);
+  assert_int_equal(count("SELECT revision FROM stillhere.room WHERE room_id = 'r'"), 2);
   overdue_free(list, 1);
 }
 
@@ -142,11 +145,11 @@ static void late_heartbeat_ends_the_old_stay_first(void **state) {
   assert_int_equal(heartbeat(two, "s", 40), DECISION_IGNORED_OLD_REVISION);
   assert_int_equal(heartbeat(two, "s", 42), DECISION_ACCEPTED);
   assert_int_equal(claim(one, list, 1), 0);
-  assert_int_equal(count(EXPIRED " AND lease_revision = 41 AND revision = 2"), 1);
-  assert_int_equal(count("SELECT count(*) FROM stillhere.event WHERE kind = 'lease.granted' AND revision = 3"
+  assert_int_equal(count(EXPIRED " AND lease_revision = 41 AND revision = 3"), 1);
+  assert_int_equal(count("SELECT count(*) FROM stillhere.event WHERE kind = 'lease.granted' AND revision = 4"
                          " AND lease_revision = 42 AND user_sessions = 1"),
                    1);
-  assert_int_equal(count("SELECT user_sessions FROM stillhere.event WHERE revision = 2"), 0);
+  assert_int_equal(count("SELECT user_sessions FROM stillhere.event WHERE revision = 3"), 0);
   overdue_free(list, 1);
 }
 
@@ -162,7 +165,7 @@ static void *sweep_thread(void *arg) {
   struct sweeper_thread *t = arg;
   struct written written = {0};
   pthread_barrier_wait(t->barrier);
-  t->status = sweep_expire(t->db, t->list, t->n, &written);
+  t->status = sweep_expire(t->db, rules.offline_grace_ms, t->list, t->n, &written);
   t->won = written.n_expiries;
   written_clear(&written);
   return NULL;
@@ -192,7 +195,7 @@ static void two_sweepers_on_revision_43(void **state) {
     assert_int_equal(t[0].won + t[1].won, 2);
     assert_int_equal(count(EXPIRED), 2);
     assert_int_equal(count(EXPIRED " AND lease_revision = 43"), 2);
-    assert_int_equal(count("SELECT revision FROM stillhere.room WHERE room_id = 'r'"), 4);
+    assert_int_equal(count("SELECT revision FROM stillhere.room WHERE room_id = 'r'"), 5);
     overdue_free(list, 2);
   }
 }
@@ -218,12 +221,12 @@ static void a_failing_event_keeps_the_lease(void **state) {
   struct overdue *list = look(1);
   sql("ALTER TABLE stillhere.event ADD CONSTRAINT broken CHECK (kind <> 'lease.expired')");
   struct written written = {0};
-  assert_int_equal(sweep_expire(one, list, 1, &written), DB_FAILED);
+  assert_int_equal(sweep_expire(one, rules.offline_grace_ms, list, 1, &written), DB_FAILED);
   assert_int_equal(written.n_events, 0);
   sql("ALTER TABLE stillhere.event DROP CONSTRAINT broken");
   assert_int_equal(count("SELECT count(*) FROM stillhere.lease"), 1);
   assert_int_equal(count("SELECT count(*) FROM stillhere.tombstone"), 0);
-  assert_int_equal(count("SELECT revision FROM stillhere.room WHERE room_id = 'r'"), 1);
+  assert_int_equal(count("SELECT revision FROM stillhere.room WHERE room_id = 'r'"), 2);
   assert_int_equal(claim(one, list, 1), 1);
   overdue_free(list, 1);
 }
@@ -238,11 +241,11 @@ static void retention_raises_the_floor_with_the_delete(void **state) {
   bool more = true;
   assert_int_equal(sweep_retention(one, 3600000, 5, 3600000, &more), DB_OK);
   assert_false(more);
-  assert_int_equal(count("SELECT pruned_revision FROM stillhere.room WHERE room_id = 'r'"), 15);
-  assert_int_equal(count("SELECT min(revision) FROM stillhere.event"), 16);
-  sql("UPDATE stillhere.event SET at = clock_timestamp() - interval '2 h' WHERE revision <= 18");
+  assert_int_equal(count("SELECT pruned_revision FROM stillhere.room WHERE room_id = 'r'"), 16);
+  assert_int_equal(count("SELECT min(revision) FROM stillhere.event"), 17);
+  sql("UPDATE stillhere.event SET at = clock_timestamp() - interval '2 h' WHERE revision <= 19");
   assert_int_equal(sweep_retention(one, 3600000, 1000, 3600000, &more), DB_OK);
-  assert_int_equal(count("SELECT pruned_revision FROM stillhere.room WHERE room_id = 'r'"), 18);
+  assert_int_equal(count("SELECT pruned_revision FROM stillhere.room WHERE room_id = 'r'"), 19);
   assert_int_equal(count("SELECT count(*) FROM stillhere.event"), 2);
 }
 

@@ -25,13 +25,15 @@ struct fixture {
   struct tail *tail;
   struct mailbox box[WORKERS];
   int woken[WORKERS]; // for ROOM
+  int loads;          // of all wakes, those that say only that a read is over
   int others;         // for other rooms
   int rung;           // calls for dirty rooms
 };
 
 static struct fixture f;
 
-static inline void woken(void *ctx, const char *room_id) {
+static inline void woken(void *ctx, const char *room_id, bool news) {
+  f.loads += !news;
   if (strcmp(room_id, ROOM) == 0)
     (*(int *)ctx)++;
   else

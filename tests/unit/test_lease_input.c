@@ -146,12 +146,12 @@ static json_t *nested(int depth) {
 static void meta_bounds(void **state) {
   (void)state;
   struct input_problem problem;
-  json_t *meta = nested(META_DEPTH_MAX);
+  json_t *meta = nested(INPUT_DEPTH_MAX);
   char *text = meta_canonical(meta, &problem);
   assert_non_null(text);
   free(text);
   json_decref(meta);
-  meta = nested(META_DEPTH_MAX + 1);
+  meta = nested(INPUT_DEPTH_MAX + 1);
   assert_null(meta_canonical(meta, &problem));
   json_decref(meta);
 

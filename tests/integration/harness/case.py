@@ -82,13 +82,13 @@ class Case(unittest.TestCase):
         return "\n".join(wrong) or None
 
     @classmethod
-    def start_daemon(cls, wait=True, database=None, stdout=None, **config):
-        """One more daemon on the class's database."""
+    def start_daemon(cls, wait=True, database=None, stdout=None, port=None, **config):
+        """One more daemon on the class's database; on a port that was another's before, where that is given."""
         settings = {"database_url": cls.pg.url(database or cls.database)}
         settings.update(cls.config)
         settings.update(config)
         cls.started += 1
-        d = Daemon(cls.directory, "d%d" % cls.started, settings, stdout)
+        d = Daemon(cls.directory, "d%d" % cls.started, settings, stdout, port)
         d.number = cls.started
         cls.daemons.append(d)
         return d.wait_ready() if wait else d
@@ -317,6 +317,11 @@ def condition(where):
     return " AND ".join("%s = %s" % (k, sql(v)) for k, v in where.items()) or "true"
 
 
+def steps(events):
+    """Events as (revision, kind, session), to be compared with the whole list; the session is None in a user's own."""
+    return [(e["revision"], e["kind"], e.get("session_id")) for e in events]
+
+
 def instant(text):
     """RFC 3339 (or PostgreSQL's JSON form) as seconds."""
     from datetime import datetime
@@ -326,4 +331,4 @@ def instant(text):
 
 __all__ = ["Case", "Client", "Daemon", "ENVIRONMENT", "Flock", "Postgres", "REVISION_MAX", "RFC3339", "SLOW", "Wire",
            "all_replies", "condition", "instant", "json", "lease", "parse_metrics", "presence_path", "quote", "random",
-           "raw", "sql", "threading", "time"]
+           "raw", "sql", "steps", "threading", "time"]

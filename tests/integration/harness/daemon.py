@@ -58,9 +58,9 @@ def daemon_environment(config):
 class Daemon:
     """One stillhered on 127.0.0.1 and a port of its own."""
 
-    def __init__(self, directory, name, config, stdout=None):
+    def __init__(self, directory, name, config, stdout=None, port=None):
         self.name = name
-        self.port = free_port()
+        self.port = port or free_port()
         self.base = "http://127.0.0.1:%d" % self.port
         self.config = {"listen": "127.0.0.1:%d" % self.port, "log_format": "text"}
         self.config.update(config)
