@@ -304,8 +304,12 @@ bool stream_wanted(const struct request *r) {
 
 bool stream_last_id(struct request *r, bool *given, int64_t *id) {
   const char *value = header(r, "Last-Event-ID");
-  *given = value != NULL && value[0] != '\0';
-  if (!*given || strict_int(value, strlen(value), 0, REVISION_MAX, id))
+  // White space around a field's value is no part of it (RFC 9110 §5.5); libmicrohttpd leaves what stands behind it.
+  size_t len = value != NULL ? strlen(value) : 0;
+  while (len > 0 && (value[len - 1] == ' ' || value[len - 1] == '\t'))
+    len--;
+  *given = len > 0;
+  if (!*given || strict_int(value, len, 0, REVISION_MAX, id))
     return true;
   request_problem(r, 400, "bad_header", "Last-Event-ID", "Last-Event-ID must be plain digits, at most 2^53-1");
   return false;

@@ -89,7 +89,7 @@ class Stream(StreamCase):
         self.fill(room, 3)
         head = self.head(room)
         for since, headers, first in ((1, "", 2), (1, "Last-Event-ID: 3\r\n", 4), (None, "Last-Event-ID: 2\r\n", 3),
-                                      (1, "Last-Event-ID:\r\n", 2)):
+                                      (1, "Last-Event-ID:\r\n", 2), (1, "Last-Event-ID: 3 \t\r\n", 4)):
             with self.subTest(since=since, headers=headers):
                 streams = self.open(room, since, headers=headers)
                 self.reaches(streams, head)
