@@ -36,6 +36,8 @@ command  automake       automake
 command  pkg-config     pkg-config
 library  libmicrohttpd  libmicrohttpd-dev
 library  libpq          libpq-dev
+library  libjwt         libjwt-dev
+library  gnutls         libgnutls28-dev
 library  jansson        libjansson-dev
 library  libcurl        libcurl4-gnutls-dev
 library  inih           libinih-dev
@@ -45,6 +47,7 @@ header   unistr.h       libunistring-dev
 postgres -              postgresql
 library  cmocka         libcmocka-dev        tests
 command  python3        python3              tests
+command  openssl        openssl              tests
 LIST
 }
 

@@ -1,129 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// stillhered: options, wiring in order, signals, and tearing down in reverse.
+// stillhered: options and signals. What the server consists of is in server.c.
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
-#ifdef HAVE_LIBSYSTEMD
-#include <systemd/sd-daemon.h>
-#endif
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/rand.h"
 #include "config/config.h"
-#include "db/db.h"
-#include "db/migrate.h"
-#include "http/acceptor.h"
-#include "http/lifecycle.h"
-#include "http/peers.h"
-#include "http/worker.h"
-#include "live/cursor_bus.h"
-#include "live/cursors.h"
-#include "live/decision_log.h"
-#include "live/last_seen.h"
-#include "live/listener.h"
-#include "live/reader.h"
-#include "live/sweeper.h"
-#include "live/tail.h"
-#include "live/writer.h"
+#include "server.h"
 
 enum { EXIT_CLEAN = 0, EXIT_FAULT = 1, EXIT_USAGE = 2 };
-
-#define WORKERS_DEFAULT_MIN 2
-#define WORKERS_DEFAULT_MAX 8
-#define READER_THREADS 4
-#define READER_QUEUE_MAX 4096
-/// Heartbeats that wait for the writer: more than a second's worth, less than clients' patience.
-#define WRITER_QUEUE_MAX 65536
-#define TAIL_IDLE_MS 120000
-/// Newest events of a room in memory; a cursor further back reads the database.
-#define EVENTS_IN_MEMORY 256
-/// And at most in a storm, though not more than a reader gets at all (replay_limit).
-#define EVENTS_IN_STORM 4096
-#define TAIL_ROOMS_MAX 20000
-/// Cursors in memory: some 30 MB at the most.
-#define CURSORS_ROOM_MAX 2000
-#define CURSORS_TOTAL_MAX 20000
-/// Descriptors beside the clients' connections: database, event loops, logs, and some in reserve.
-#define DESCRIPTORS_RESERVED ((rlim_t)64)
-
-// The steps of stopping. Their sum stays below the watchdog's time, and that below the 10 s that are promised.
-#define STOP_REQUESTS_MS 3000
-#define STOP_WRITER_MS 2000
-#define STOP_LAST_SEEN_MS 1000
-#define STOP_WORKERS_MS 1000
-#define STOP_LOG_MS 500
-#define STOP_WATCHDOG_S 9
-
-/// The parts that have a connection to the database, each with its own name and patience.
-enum role {
-  ROLE_STARTER,
-  ROLE_WRITER,
-  ROLE_STRAGGLERS,
-  ROLE_READER,
-  ROLE_SWEEPER,
-  ROLE_LISTEN,
-  ROLE_TAIL,
-  ROLE_LAST_SEEN,
-  ROLE_CURSORS,
-  ROLE_COUNT
-};
-
-static const struct db_options role_defaults[ROLE_COUNT] = {
-    // A statement that takes longer than this is given up, so that a client hears 503 within 5 s. The writer gives a
-    // lock little time, since others wait behind it: what meets one goes to the stragglers.
-    [ROLE_STARTER] = {NULL, "stillhered start", 3000, 10000, 5000},
-    [ROLE_WRITER] = {NULL, "stillhered writer", 2000, 3000, 250},
-    [ROLE_STRAGGLERS] = {NULL, "stillhered stragglers", 2000, 3000, 50},
-    [ROLE_READER] = {NULL, "stillhered reader", 2000, 3000, 1000},
-    [ROLE_SWEEPER] = {NULL, "stillhered sweeper", 3000, 10000, 100},
-    [ROLE_LISTEN] = {NULL, "stillhered listener", 3000, 5000, 1000},
-    [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000},
-    [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250},
-    [ROLE_CURSORS] = {NULL, "stillhered cursors", 2000, 3000, 1000},
-};
-
-struct server {
-  struct config config;
-  const char *config_path;
-  char instance[128];
-  struct db_options db[ROLE_COUNT];
-  struct lifecycle lifecycle;
-  struct service service;
-  struct decision_log *decisions;
-  struct worker *workers[TAIL_WORKERS_MAX];
-  unsigned n_workers;
-  struct acceptor *acceptor;
-
-  // Made by the starter's thread once the tables are there; seen by others after lifecycle.migrated.
-  pthread_t starter;
-  bool starter_runs;
-  atomic_bool stopping; ///< tells the starter to end
-  atomic_bool failed;   ///< the starter met what waiting cannot cure
-  struct cursor_bus *cursor_bus;
-  struct listener *listener;
-  struct last_seen *last_seen;
-  struct sweeper *sweeper;
-};
-
-static void tell_systemd(const char *state) {
-#ifdef HAVE_LIBSYSTEMD
-  (void)sd_notify(0, state);
-#else
-  (void)state;
-#endif
-}
-
-static void sleep_ms(long ms) {
-  struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-  (void)nanosleep(&t, NULL);
-}
 
 static void apply_log_settings(const struct config *config) {
   enum log_format format = config->log_format == CONFIG_LOG_TEXT || (config->log_format == CONFIG_LOG_AUTO && isatty(2))
@@ -132,194 +20,7 @@ static void apply_log_settings(const struct config *config) {
   log_setup((enum log_level)config->log_level, format);
 }
 
-// -- starting ------------------------------------------------------------------------------------------------------
-
-/// Waits for the database and brings its schema up to date. @return false when the server stops
-static bool wait_for_schema(struct server *s) {
-  struct db *db = db_new(&s->db[ROLE_STARTER]);
-  enum db_status status = DB_LOST;
-  bool said = false;
-  while (!atomic_load(&s->stopping) && status == DB_LOST) {
-    status = db != NULL ? migrate(db) : DB_FAILED;
-    if (status != DB_LOST)
-      break;
-    if (!said)
-      log_warning("the database is not there yet; waiting for it");
-    said = true;
-    sleep_ms(100);
-  }
-  db_free(db);
-  if (status != DB_OK && status != DB_LOST) {
-    log_error("the schema cannot be brought up to date");
-    atomic_store(&s->failed, true);
-  }
-  return status == DB_OK;
-}
-
-/// Starts everything that works on the tables.
-static bool start_parts(struct server *s) {
-  const struct config *c = &s->config;
-  s->last_seen = last_seen_start(&s->db[ROLE_LAST_SEEN], c->last_seen_flush_ms);
-  if (s->last_seen == NULL)
-    return false;
-  struct writer_options writer = {
-      .db = &s->db[ROLE_WRITER],
-      .stragglers_db = &s->db[ROLE_STRAGGLERS],
-      .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED,
-                .renewal_events = c->renewal_events != 0,
-                .offline_grace_ms = c->offline_grace_ms},
-      .max_queued = WRITER_QUEUE_MAX,
-      .tail = s->service.tail,
-      .log = s->decisions,
-      .last_seen = s->last_seen,
-  };
-  struct sweeper_options sweeper = {
-      .db = &s->db[ROLE_SWEEPER],
-      .sweep_interval_ms = c->sweep_interval_ms,
-      .ttl_min_ms = c->ttl_min_ms,
-      .offline_grace_ms = c->offline_grace_ms,
-      .event_retention_ms = c->event_retention_ms,
-      .event_retention_count = c->event_retention_count,
-      .tombstone_retention_ms = c->tombstone_retention_ms,
-      .tail = s->service.tail,
-      .log = s->decisions,
-  };
-  s->cursor_bus = cursor_bus_start(&s->db[ROLE_CURSORS], s->service.cursors, s->service.tail);
-  if (s->cursor_bus != NULL)
-    s->listener = listener_start(&s->db[ROLE_LISTEN], &s->db[ROLE_TAIL], s->service.tail, s->service.cursors);
-  if (s->listener != NULL)
-    s->service.readers = reader_start(&s->db[ROLE_READER], READER_THREADS, READER_QUEUE_MAX);
-  if (s->service.readers != NULL)
-    s->service.writer = writer_start(&writer);
-  if (s->service.writer != NULL)
-    s->sweeper = sweeper_start(&sweeper);
-  return s->sweeper != NULL;
-}
-
-static void *starter_main(void *arg) {
-  struct server *s = arg;
-  if (wait_for_schema(s)) {
-    if (start_parts(s)) {
-      atomic_store(&s->lifecycle.migrated, true);
-    } else {
-      log_error("a thread cannot be started: %s", strerror(errno));
-      atomic_store(&s->failed, true);
-    }
-  }
-  if (atomic_load(&s->failed)) {
-    (void)kill(getpid(), SIGTERM);
-    return NULL;
-  }
-  while (!atomic_load(&s->stopping) && !tail_listening(s->service.tail))
-    sleep_ms(20);
-  if (!atomic_load(&s->stopping)) {
-    log_info("ready");
-    tell_systemd("STATUS=ready");
-  }
-  return NULL;
-}
-
-/// Raises the limit of descriptors as far as it goes, and lowers max_connections to what it allows.
-static void fit_descriptors(struct config *config) {
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-    return;
-  rlim_t wanted = (rlim_t)config->max_connections + DESCRIPTORS_RESERVED;
-  if (limit.rlim_cur < wanted && limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0)
-      return;
-  }
-  if (limit.rlim_cur >= wanted)
-    return;
-  int64_t fit = limit.rlim_cur > 2 * DESCRIPTORS_RESERVED ? (int64_t)(limit.rlim_cur - DESCRIPTORS_RESERVED)
-                                                          : (int64_t)limit.rlim_cur / 2;
-  log_warning("max_connections is lowered from %lld to %lld: only %llu files may be open (RLIMIT_NOFILE)",
-              (long long)config->max_connections, (long long)fit, (unsigned long long)limit.rlim_cur);
-  config->max_connections = fit;
-  // Waiting polls must leave room for heartbeats and health checks.
-  if (config->longpoll_max_waiting > fit * 8 / 10)
-    config->longpoll_max_waiting = fit * 8 / 10;
-}
-
-static void name_instance(struct server *s) {
-  char host[65] = "", random[21];
-  (void)gethostname(host, sizeof host - 1);
-  request_id_make(random);
-  (void)snprintf(s->instance, sizeof s->instance, "%s:%ld:%.8s", host[0] != '\0' ? host : "localhost", (long)getpid(),
-                 random);
-}
-
-static void set_up_db_options(struct server *s) {
-  const struct config *c = &s->config;
-  memcpy(s->db, role_defaults, sizeof s->db);
-  for (int i = 0; i < ROLE_COUNT; i++)
-    s->db[i].url = c->database_url;
-  if (c->database_listen_url != NULL && c->database_listen_url[0] != '\0')
-    s->db[ROLE_LISTEN].url = c->database_listen_url;
-}
-
-static bool start_workers(struct server *s) {
-  long n = (long)s->config.http_workers;
-  if (n == 0) {
-    n = sysconf(_SC_NPROCESSORS_ONLN);
-    n = n < WORKERS_DEFAULT_MIN ? WORKERS_DEFAULT_MIN : n > WORKERS_DEFAULT_MAX ? WORKERS_DEFAULT_MAX : n;
-  }
-  if (n > TAIL_WORKERS_MAX)
-    n = TAIL_WORKERS_MAX;
-  s->service.n_workers = (unsigned)n;
-  for (long i = 0; i < n; i++) {
-    s->workers[i] = worker_start((unsigned)i, &s->service);
-    if (s->workers[i] == NULL)
-      return false;
-    s->n_workers++;
-  }
-  return true;
-}
-
-/// @return false when a part does not start (logged); what did start is stopped by stop()
-static bool start(struct server *s) {
-  static const enum decision_log_level levels[] = {[CONFIG_DECISIONS_ALL] = DECISION_LOG_ALL,
-                                                   [CONFIG_DECISIONS_TRANSITIONS] = DECISION_LOG_TRANSITIONS,
-                                                   [CONFIG_DECISIONS_OFF] = DECISION_LOG_OFF};
-  struct config *c = &s->config;
-  fit_descriptors(c);
-  name_instance(s);
-  set_up_db_options(s);
-  struct tail_options tail = {.replay_limit = (int)c->replay_limit,
-                              .events_per_room = EVENTS_IN_MEMORY,
-                              .events_in_storm =
-                                  c->replay_limit < EVENTS_IN_STORM ? (int)c->replay_limit : EVENTS_IN_STORM,
-                              .idle_ms = TAIL_IDLE_MS,
-                              .rooms_max = TAIL_ROOMS_MAX};
-  s->service = (struct service){.config = c, .lifecycle = &s->lifecycle, .instance = s->instance};
-  s->service.tail = tail_new(&tail);
-  s->service.cursors =
-      cursors_new(&(struct cursors_options){.room_max = CURSORS_ROOM_MAX, .total_max = CURSORS_TOTAL_MAX});
-  s->decisions = decision_log_start(STDOUT_FILENO, levels[c->decision_log], s->instance);
-  if (c->max_connections_per_ip > 0)
-    s->lifecycle.peers = peers_new((int)c->max_connections_per_ip);
-  if (s->service.tail == NULL || s->service.cursors == NULL || s->decisions == NULL ||
-      (c->max_connections_per_ip > 0 && s->lifecycle.peers == NULL)) {
-    log_error("the server does not start: %s", strerror(errno));
-    return false;
-  }
-  tail_on_event(s->service.tail, cursors_event, s->service.cursors);
-  if (!start_workers(s))
-    return false;
-  s->acceptor = acceptor_start(&s->service, s->workers, s->n_workers);
-  if (s->acceptor == NULL)
-    return false;
-  // With the database away the service is up, though not ready: systemd need not wait for more.
-  tell_systemd("READY=1\nSTATUS=waiting for the database");
-  errno = pthread_create(&s->starter, NULL, starter_main, s);
-  s->starter_runs = errno == 0;
-  if (!s->starter_runs)
-    log_error("the server does not start: %s", strerror(errno));
-  return s->starter_runs;
-}
-
-// -- stopping ------------------------------------------------------------------------------------------------------
+// -- signals -------------------------------------------------------------------------------------------------------
 
 static void on_second_signal(int signal_number) {
   (void)signal_number;
@@ -346,61 +47,16 @@ static void arm_second_signal(void) {
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGALRM);
   (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-  (void)alarm(STOP_WATCHDOG_S);
+  (void)alarm(SERVER_STOP_S);
 }
 
-/// Not ready, waiting polls answered, no new connections; requests under way go on to their end.
-static void drain(struct server *s) {
-  atomic_store(&s->lifecycle.draining, true);
-  acceptor_stop(s->acceptor);
-  for (unsigned i = 0; i < s->n_workers; i++)
-    worker_drain(s->workers[i]);
-  // Quiet for a moment, since a request may be in a socket that was accepted just now.
-  int quiet = 0;
-  for (int ms = 0; ms < STOP_REQUESTS_MS && quiet < 5; ms += 20) {
-    sleep_ms(20);
-    quiet = atomic_load(&s->lifecycle.requests) == 0 ? quiet + 1 : 0;
-  }
-}
-
-/// Tears down in reverse. Whoever posts to the workers' mailboxes ends before the workers are freed, and whoever uses
-/// the tail before the listener.
-static void stop(struct server *s) {
-  atomic_store(&s->stopping, true);
-  drain(s);
-  if (s->starter_runs)
-    (void)pthread_join(s->starter, NULL);
-  if (s->service.writer != NULL)
-    writer_stop(s->service.writer, STOP_WRITER_MS);
-  last_seen_stop(s->last_seen, STOP_LAST_SEEN_MS);
-  if (s->service.readers != NULL)
-    reader_stop(s->service.readers);
-  if (s->sweeper != NULL)
-    sweeper_stop(s->sweeper);
-  int64_t deadline_us = clock_mono_us() + STOP_WORKERS_MS * INT64_C(1000);
-  for (unsigned i = 0; i < s->n_workers; i++)
-    worker_stop(s->workers[i], deadline_us);
-  if (s->listener != NULL)
-    listener_stop(s->listener);
-  cursor_bus_stop(s->cursor_bus);
-  for (unsigned i = 0; i < s->n_workers; i++)
-    worker_free(s->workers[i]);
-  if (s->decisions != NULL)
-    decision_log_stop(s->decisions, STOP_LOG_MS);
-  if (s->service.tail != NULL)
-    tail_free(s->service.tail);
-  cursors_free(s->service.cursors);
-  peers_free(s->lifecycle.peers);
-}
-
-// -- signals -------------------------------------------------------------------------------------------------------
-
-static void reload(struct server *s) {
+static void reload(struct server *s, const char *config_path) {
   struct config fresh;
   char error[CONFIG_ERROR_SIZE];
-  if (config_load(&fresh, s->config_path, environ, error)) {
+  if (config_load(&fresh, config_path, environ, error)) {
     apply_log_settings(&fresh);
-    log_info("SIGHUP: log_level and log_format are reloaded; other keys take a restart");
+    server_reload(s, &fresh);
+    log_info("SIGHUP: log_level and log_format are reloaded, and what is in key files; other keys take a restart");
   } else {
     log_error("SIGHUP: nothing is reloaded: %s", error);
   }
@@ -418,29 +74,30 @@ static void block_signals(sigset_t *set) {
   (void)sigaction(SIGPIPE, &ignore, NULL);
 }
 
-static void wait_for_stop(struct server *s, const sigset_t *set) {
+static void wait_for_stop(struct server *s, const char *config_path, const sigset_t *set) {
   for (;;) {
     int signal_number = sigwaitinfo(set, NULL);
     if (signal_number == SIGHUP)
-      reload(s);
+      reload(s, config_path);
     else if (signal_number == SIGTERM || signal_number == SIGINT)
       return;
   }
 }
 
-static int serve(struct server *s) {
+static int serve(struct config *config, const char *config_path) {
   sigset_t set;
   block_signals(&set);
-  apply_log_settings(&s->config);
-  bool started = start(s);
-  if (started)
-    wait_for_stop(s, &set);
+  apply_log_settings(config);
+  struct server *server = server_start(config);
+  if (server == NULL)
+    return EXIT_FAULT;
+  wait_for_stop(server, config_path, &set);
   arm_second_signal();
-  tell_systemd("STOPPING=1");
-  if (started)
-    log_info("stopping");
-  stop(s);
-  if (!started || atomic_load(&s->failed))
+  server_tell_systemd("STOPPING=1");
+  log_info("stopping");
+  bool failed = server_failed(server);
+  server_stop(server);
+  if (failed)
     return EXIT_FAULT;
   log_info("stopped");
   return EXIT_CLEAN;
@@ -481,13 +138,14 @@ static int printed(void) {
 }
 
 int main(int argc, char **argv) {
-  static struct server server;
+  static struct config config;
+  const char *config_path = NULL;
   bool check = false;
   int code;
   while ((code = getopt_long(argc, argv, "c:", options, NULL)) != -1) {
     switch (code) {
     case 'c':
-      server.config_path = optarg;
+      config_path = optarg;
       break;
     case OPTION_CHECK:
       check = true;
@@ -514,12 +172,12 @@ int main(int argc, char **argv) {
   }
   char error[CONFIG_ERROR_SIZE];
   int status = EXIT_CLEAN;
-  if (!config_load(&server.config, server.config_path, environ, error)) {
+  if (!config_load(&config, config_path, environ, error)) {
     (void)fprintf(stderr, "stillhered: %s\n", error);
     status = EXIT_USAGE;
   } else if (!check) {
-    status = serve(&server);
+    status = serve(&config, config_path);
   }
-  config_free(&server.config);
+  config_free(&config);
   return status;
 }

@@ -110,6 +110,8 @@ static const char *text_problem(const struct config_key *key, const char *value)
   if (key->kind == CONFIG_LISTEN)
     return listen_split(value, host, port) && !has_control_character(value) ? NULL
                                                                             : "must be host:port or [address]:port";
+  if (key->kind == CONFIG_TEXT)
+    return has_control_character(value) ? "must not contain control characters" : NULL;
   if (value[0] == '\0')
     return key->may_be_empty ? NULL : "must not be empty";
   if (has_control_character(value) || !utf8_valid(value, strlen(value)) || !is_connection_string(value))
@@ -143,12 +145,11 @@ static bool set_choice(struct loader *l, const struct config_key *key, const cha
     assert(n > 0 && (size_t)n < sizeof accepted - used); // the choices are ours and short
     used += (size_t)n;
   }
-  const char *more = key->offset == offsetof(struct config, auth) ? " (this version has no other yet)" : "";
-  return fail(l, "%s: %s must be one of: %s%s; not '%.64s'", where, key->name, accepted, more, value);
+  return fail(l, "%s: %s must be one of: %s; not '%.64s'", where, key->name, accepted, value);
 }
 
 static bool set_value(struct loader *l, const struct config_key *key, const char *where, const char *value) {
-  if (key->kind == CONFIG_LISTEN || key->kind == CONFIG_DATABASE)
+  if (key->kind <= CONFIG_TEXT)
     return set_text(l, key, where, value);
   int64_t *field = (int64_t *)(void *)((char *)l->config + key->offset);
   if (key->kind == CONFIG_CHOICE)
@@ -295,7 +296,7 @@ static bool check_relations(struct loader *l) {
   if (c->longpoll_max_waiting >= c->max_connections)
     return fail(l, "longpoll_max_waiting (%lld) must be below max_connections (%lld)",
                 (long long)c->longpoll_max_waiting, (long long)c->max_connections);
-  if (!listen_split(c->listen, host, port) || !is_loopback(host))
+  if (c->auth == CONFIG_AUTH_NONE && (!listen_split(c->listen, host, port) || !is_loopback(host)))
     return fail(l, "listen must be a loopback address while auth is none, not '%.64s'", c->listen);
   return true;
 }
@@ -316,8 +317,9 @@ bool config_load(struct config *config, const char *path, char **environment, ch
 }
 
 void config_free(struct config *config) {
-  free(config->listen);
-  free(config->database_url);
-  free(config->database_listen_url);
+  for (size_t i = 0; i < config_key_count; i++) {
+    if (config_keys[i].kind <= CONFIG_TEXT)
+      free(*(char **)(void *)((char *)config + config_keys[i].offset));
+  }
   *config = (struct config){0};
 }

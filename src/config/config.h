@@ -17,14 +17,24 @@
 /// Values of `membership`, `decision_log` and `auth` are indexes into the choices of keys.c, in this order.
 enum config_membership { MEMBERSHIP_OPEN, MEMBERSHIP_REQUIRED };
 enum config_decision_log { CONFIG_DECISIONS_ALL, CONFIG_DECISIONS_TRANSITIONS, CONFIG_DECISIONS_OFF };
+enum config_auth { CONFIG_AUTH_NONE, CONFIG_AUTH_JWT };
+enum config_jwt_algorithm { CONFIG_JWT_HS256, CONFIG_JWT_RS256, CONFIG_JWT_ES256 };
+enum config_metrics_access { CONFIG_METRICS_OPEN, CONFIG_METRICS_CREDENTIAL };
 enum config_log_format { CONFIG_LOG_AUTO, CONFIG_LOG_TEXT, CONFIG_LOG_JSON };
 
 /// All values, durations in milliseconds. Strings are owned by the struct.
 struct config {
-  char *listen; ///< host:port, [v6]:port
+  char *listen; ///< host:port, [v6]:port, unix:/path
   char *database_url;
-  char *database_listen_url; ///< empty: the same as database_url
-  int64_t auth;              ///< only 0, none, in this version
+  char *database_listen_url;       ///< empty: the same as database_url
+  int64_t auth;                    ///< enum config_auth
+  int64_t jwt_algorithm;           ///< enum config_jwt_algorithm
+  char *jwt_key_file;              ///< paths, separated by commas; may be empty
+  char *jwt_audience, *jwt_issuer; ///< empty: not checked
+  int64_t jwt_leeway_ms;
+  char *api_keys_file;                               ///< may be empty
+  int64_t metrics_access;                            ///< enum config_metrics_access
+  char *tls_cert_file, *tls_key_file, *cors_origins; ///< may be empty
   int64_t membership;
   int64_t ttl_default_ms, ttl_min_ms, ttl_max_ms;
   int64_t offline_grace_ms, sweep_interval_ms, last_seen_flush_ms;
@@ -32,6 +42,10 @@ struct config {
   int64_t fanout_window_max_ms, replay_limit;
   int64_t renewal_events; ///< 0 off, 1 on
   int64_t event_retention_ms, event_retention_count, tombstone_retention_ms;
+  int64_t address_rate, address_burst, credential_rate, credential_burst; ///< requests a second, requests; rate 0: off
+  int64_t renew_interval_min_ms;                                          ///< 0: off
+  int64_t max_leases_per_user, max_leases_per_room, longpoll_max_per_credential; ///< 0: off
+  int64_t max_header_bytes, max_batch_leases;
   int64_t max_body_bytes, max_connections, max_connections_per_ip, request_deadline_ms;
   int64_t http_workers; ///< 0: one for each core, at least 2, at most 8
   int64_t log_level;    ///< enum log_level

@@ -15,7 +15,9 @@
 /// Anything shorter is a mistake in the unit.
 #define DURATION_MIN_MS 100
 
-static const char *const auth_choices[] = {"none", NULL};
+static const char *const auth_choices[] = {"none", "jwt", NULL};
+static const char *const algorithm_choices[] = {"HS256", "RS256", "ES256", NULL};
+static const char *const metrics_choices[] = {"open", "credential", NULL};
 static const char *const membership_choices[] = {"open", "required", NULL};
 static const char *const switch_choices[] = {"off", "on", NULL};
 static const char *const level_choices[] = {"error", "warning", "info", "debug", NULL};
@@ -23,6 +25,7 @@ static const char *const format_choices[] = {"auto", "text", "json", NULL};
 static const char *const decision_choices[] = {"all", "transitions", "off", NULL};
 
 #define FIELD(name) #name, .offset = offsetof(struct config, name)
+#define TEXT(name) FIELD(name), .kind = CONFIG_TEXT, .initial = ""
 #define DURATION(name, initial_ms, max_ms)                                                                             \
   FIELD(name), .kind = CONFIG_DURATION, .initial = (initial_ms), .min = DURATION_MIN_MS, .max = (max_ms)
 #define COUNT(name, initial_count, min_count, max_count)                                                               \
@@ -42,7 +45,27 @@ const struct config_key config_keys[] = {
      .doc = "The same database over a direct connection, for LISTEN, where database_url goes through a pooler that "
             "cannot do that. Empty: database_url is used."},
     {CHOICE(auth, "none", auth_choices),
-     .doc = "How callers are told apart. This version has only none: everybody who can connect may do everything."},
+     .doc = "How callers are told apart. none: everybody who can connect may do everything. jwt: each request shows a "
+            "token or an API key in its Authorization header."},
+    {CHOICE(jwt_algorithm, "HS256", algorithm_choices), .doc = "The only algorithm with which tokens may be signed."},
+    {TEXT(jwt_key_file),
+     .doc = "The key with which tokens are verified: for HS256 the secret's bytes (one newline at the end does not "
+            "count), otherwise a public key in PEM. Several files, separated by commas, while a key is replaced."},
+    {TEXT(jwt_audience), .doc = "What a token's aud must contain. Empty: aud is not looked at."},
+    {TEXT(jwt_issuer), .doc = "What a token's iss must be. Empty: iss is not looked at."},
+    {FIELD(jwt_leeway_ms), .kind = CONFIG_DURATION, .initial = "30000", .min = 0, .max = 300000,
+     .doc = "By how much the clock of whoever signs tokens may differ: exp and nbf are taken so much more kindly."},
+    {TEXT(api_keys_file),
+     .doc = "Named keys for servers and dashboards, one on each line: name, SHA-256 of the key in hexadecimal, scopes "
+            "and rooms, the latter two separated by commas."},
+    {CHOICE(metrics_access, "open", metrics_choices),
+     .doc = "Who may read /metrics while auth is not none. open: everybody who can connect. credential: whoever shows "
+            "one with the scope presence:read."},
+    {TEXT(tls_cert_file), .doc = "Certificate chain in PEM; with tls_key_file the server speaks TLS."},
+    {TEXT(tls_key_file), .doc = "The private key of tls_cert_file, in PEM."},
+    {TEXT(cors_origins), .doc =
+                             "Origins, separated by commas, whose pages may call this server from a browser, such as "
+                             "https://app.example.org; * for any. Empty: none but the server's own."},
     {CHOICE(membership, "open", membership_choices),
      .doc =
          "open: whoever may call may hold a lease, unless the membership was revoked. required: an active membership "
@@ -85,6 +108,25 @@ const struct config_key config_keys[] = {
      .doc = "How many events of one room are kept, the newest ones."},
     {DURATION(tombstone_retention_ms, "86400000", TEN_YEARS_MS),
      .doc = "How long an ended lease is remembered, so that a late heartbeat cannot bring it back."},
+    {COUNT(address_rate, "0", 0, 1000000),
+     .doc = "Requests a second that one client address may make in the long run; 0 means no limit."},
+    {COUNT(address_burst, "200", 1, 1000000), .doc = "How many it may make at once, above address_rate."},
+    {COUNT(credential_rate, "0", 0, 1000000),
+     .doc =
+         "Requests a second that one credential (a token's sub, an API key) may make in the long run; a batch counts "
+         "as its leases; 0 means no limit."},
+    {COUNT(credential_burst, "200", 1, 1000000), .doc = "How many it may make at once, above credential_rate."},
+    {FIELD(renew_interval_min_ms), .kind = CONFIG_DURATION, .initial = "0", .min = 0, .max = 3600000,
+     .doc = "The shortest time between two renewals of one lease; one that comes sooner is answered 429. 0 means no "
+            "limit."},
+    {COUNT(max_leases_per_user, "0", 0, 1000000),
+     .doc = "Live leases that one user may hold in all rooms together; 0 means no limit."},
+    {COUNT(max_leases_per_room, "0", 0, 10000000), .doc = "Live leases that a room may have; 0 means no limit."},
+    {COUNT(longpoll_max_per_credential, "0", 0, 1000000),
+     .doc = "Polls and streams that one credential may have waiting at the same time; 0 means no limit of its own."},
+    {FIELD(max_header_bytes), .kind = CONFIG_BYTES, .initial = "16384", .min = 4096, .max = 65536,
+     .doc = "The largest request line and headers together; larger ones are answered 431 or 414."},
+    {COUNT(max_batch_leases, "1000", 1, 1000), .doc = "Leases that one PUT may renew."},
     {FIELD(max_body_bytes), .kind = CONFIG_BYTES, .initial = "1048576", .min = 1024, .max = 67108864,
      .doc = "The largest request body; a larger one is answered 413."},
     {COUNT(max_connections, "18000", 2, 1000000),
@@ -105,8 +147,9 @@ const struct config_key config_keys[] = {
 const size_t config_key_count = ARRAY_LEN(config_keys);
 
 static const char *const later_keys[] = {
-    "jwt_algorithm", "jwt_key_file", "api_keys_file",       "tls_cert_file",         "tls_key_file",
-    "cors_origins",  "webhook_url",  "webhook_secret_file", "webhook_allow_private",
+    "webhook_url",
+    "webhook_secret_file",
+    "webhook_allow_private",
 };
 
 static bool is_name(const char *s, const char *name, size_t len) {

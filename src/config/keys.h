@@ -12,6 +12,7 @@
 enum config_kind {
   CONFIG_LISTEN,   ///< host:port, loopback only while there is no authorization
   CONFIG_DATABASE, ///< a PostgreSQL connection string; never repeated in an error, since it may hold a password
+  CONFIG_TEXT,     ///< any text without control characters, perhaps empty
   CONFIG_DURATION, ///< milliseconds
   CONFIG_BYTES,
   CONFIG_COUNT,
@@ -21,7 +22,7 @@ enum config_kind {
 struct config_key {
   const char *name;
   enum config_kind kind;
-  size_t offset;              ///< in struct config: a char * for the first two kinds, else an int64_t
+  size_t offset;              ///< in struct config: a char * for the first three kinds, else an int64_t
   const char *initial;        ///< the default, as it would be written
   int64_t min, max;           ///< of a number, both included
   bool may_be_empty;          ///< of a connection string

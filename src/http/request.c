@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "auth/credential.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rand.h"
@@ -44,6 +45,7 @@ void request_free(struct request *r) {
   buf_free(&r->body);
   free(r->repeated);
   free(r->target);
+  credential_unref(r->credential);
   free(r);
 }
 
@@ -127,7 +129,7 @@ static enum MHD_Result read_body(struct request *r, const char *upload, size_t *
   if (r->body_bytes > (uint64_t)r->worker->service->config->max_body_bytes) {
     buf_free(&r->body);
     request_refuse(r, true, 413, "body_too_large", "the body is longer than max_body_bytes");
-  } else if (r->route != NULL && r->route->takes_body) {
+  } else if (r->route != NULL && (r->route->flags & ROUTE_BODY) != 0) {
     buf_add(&r->body, upload, len);
   }
   return MHD_YES;
@@ -156,13 +158,14 @@ static enum request_verdict handle(struct request *r, const char *method) {
     reply_no_route(r, method);
     return REQUEST_DONE;
   }
-  if (r->route->takes_body && r->content_encoding[0] != '\0' && strcasecmp(r->content_encoding, "identity") != 0) {
+  if ((r->route->flags & ROUTE_BODY) != 0 && r->content_encoding[0] != '\0' &&
+      strcasecmp(r->content_encoding, "identity") != 0) {
     request_problem(r, 415, "unsupported_content_encoding", NULL, "the body must be sent without a Content-Encoding");
     return REQUEST_DONE;
   }
   if (!query_read(r))
     return REQUEST_DONE;
-  if (r->route->needs_database && !atomic_load(&r->worker->service->lifecycle->migrated)) {
+  if ((r->route->flags & ROUTE_DATABASE) != 0 && !atomic_load(&r->worker->service->lifecycle->migrated)) {
     request_unavailable(r, "the database has not been reached yet");
     return REQUEST_DONE;
   }

@@ -24,6 +24,7 @@ struct worker;
 struct route;
 struct conn;
 struct stream;
+struct credential;
 
 enum request_verdict { REQUEST_DONE, REQUEST_PARKED };
 
@@ -56,12 +57,13 @@ struct request {
   int n_query;
   char **repeated; ///< decoded values of the parameter that the route lets repeat, in order
   size_t n_repeated;
-  struct buf body;                 ///< the whole body
-  char id[REQUEST_ID_MAX + 1];     ///< X-Request-Id, taken or made
-  int64_t arrived_us;              ///< monotonic
-  bool head_only;                  ///< HEAD: as GET, but never parked and without a body
-  void *state;                     ///< the handler's own
-  void (*free_state)(void *state); ///< called in the completion callback when state is set
+  struct buf body;                     ///< the whole body
+  const struct credential *credential; ///< what the caller has shown; NULL: nothing (auth=none, open routes)
+  char id[REQUEST_ID_MAX + 1];         ///< X-Request-Id, taken or made
+  int64_t arrived_us;                  ///< monotonic
+  bool head_only;                      ///< HEAD: as GET, but never parked and without a body
+  void *state;                         ///< the handler's own
+  void (*free_state)(void *state);     ///< called in the completion callback when state is set
   enum request_verdict (*resumed)(struct request *r, enum wake_reason reason);
 
   // The HTTP room's own (http/inside.h).
@@ -110,6 +112,10 @@ void request_unwatch(struct request *r);
 
 /// In the place of request_watch(): a wake of the room's cursors wakes the request. Call before cursors_look().
 bool request_watch_cursors(struct request *r, const char *room_id);
+
+/// Ends a watching request (ROUTE_WATCHES) whose caller may watch no more, with a problem; a stream gets it as an event
+/// `problem` and ends. For `resumed`, in the place of its reply.
+void request_expel(struct request *r, int status, const char *code, const char *detail);
 
 /// Counts the request among the waiting polls. @return false when longpoll_max_waiting are waiting already
 bool request_count_waiting(struct request *r);

@@ -21,23 +21,27 @@ static const char *const room_last_seen_query[] = {"limit", "after", NULL};
 static const char *const cursors_query[] = {"since", "wait_ms", NULL};
 static const char *const rooms_query[] = {"prefix", "limit", "after", NULL};
 
-// method, pattern, query names, takes a body, needs the database, handler; the busiest first.
+#define READS (ROUTE_DATABASE)
+#define WRITES (ROUTE_DATABASE | ROUTE_BODY)
+#define WATCHES (ROUTE_DATABASE | ROUTE_WATCHES)
+
+// method, pattern, query names, flags, guard, handler; the busiest first.
 const struct route routes[] = {
-    {"PUT", "/leases", lease_put_query, true, true, h_lease_put},
-    {"GET", "/rooms/{room}/presence", presence_query, false, true, h_presence_get},
-    {"POST", "/rooms/{room}/cursors", no_query, true, true, h_cursor_post},
-    {"GET", "/rooms/{room}/cursors", cursors_query, false, true, h_cursors_get},
-    {"DELETE", "/rooms/{room}/leases/{user}/{session}", lease_delete_query, false, true, h_lease_delete},
-    {"GET", "/rooms/{room}/leases", no_query, false, true, h_leases_get},
-    {"GET", "/rooms", rooms_query, false, true, h_rooms_get},
-    {"GET", "/last-seen", last_seen_query, false, true, h_last_seen_get},
-    {"GET", "/users/{user}/presence", no_query, false, true, h_user_presence_get},
-    {"GET", "/rooms/{room}/last-seen", room_last_seen_query, false, true, h_room_last_seen_get},
-    {"GET", "/rooms/{room}/users/{user}/explain", no_query, false, true, h_explain_get},
-    {"GET", "/healthz", no_query, false, false, h_healthz},
-    {"GET", "/readyz", no_query, false, false, h_readyz},
-    {"GET", "/metrics", no_query, false, false, h_metrics},
-    {NULL, NULL, NULL, false, false, NULL},
+    {"PUT", "/leases", lease_put_query, WRITES | ROUTE_WATCHES, GUARD_WRITE, h_lease_put},
+    {"GET", "/rooms/{room}/presence", presence_query, WATCHES, GUARD_READ, h_presence_get},
+    {"POST", "/rooms/{room}/cursors", no_query, WRITES, GUARD_WRITE, h_cursor_post},
+    {"GET", "/rooms/{room}/cursors", cursors_query, WATCHES, GUARD_READ, h_cursors_get},
+    {"DELETE", "/rooms/{room}/leases/{user}/{session}", lease_delete_query, READS, GUARD_WRITE, h_lease_delete},
+    {"GET", "/rooms/{room}/leases", no_query, READS, GUARD_READ, h_leases_get},
+    {"GET", "/rooms", rooms_query, READS, GUARD_READ, h_rooms_get},
+    {"GET", "/last-seen", last_seen_query, READS, GUARD_READ, h_last_seen_get},
+    {"GET", "/users/{user}/presence", no_query, READS, GUARD_READ, h_user_presence_get},
+    {"GET", "/rooms/{room}/last-seen", room_last_seen_query, READS, GUARD_READ, h_room_last_seen_get},
+    {"GET", "/rooms/{room}/users/{user}/explain", no_query, READS, GUARD_READ, h_explain_get},
+    {"GET", "/healthz", no_query, 0, GUARD_OPEN, h_healthz},
+    {"GET", "/readyz", no_query, 0, GUARD_OPEN, h_readyz},
+    {"GET", "/metrics", no_query, 0, GUARD_METRICS, h_metrics},
+    {NULL, NULL, NULL, 0, GUARD_OPEN, NULL},
 };
 
 /// The decoded segments of a path.

@@ -9,13 +9,30 @@
 
 #define ROUTE_REPEATABLE "*"
 
+enum route_flag {
+  ROUTE_BODY = 1 << 0,     ///< takes a body
+  ROUTE_DATABASE = 1 << 1, ///< 503 at the door until the schema is up to date
+  ROUTE_WATCHES = 1 << 2,  ///< waits for news: ends when the caller's credential expires or their membership is revoked
+};
+
+/// The right that is asked for at the door, before the handler (http/access.h). Where the path names a room, the room
+/// is looked at too. Whatever depends on the body is asked by the handler.
+enum route_guard {
+  GUARD_OPEN,    ///< everybody
+  GUARD_READ,    ///< presence:read
+  GUARD_WRITE,   ///< presence:write or gateway; the user and session of the path, where it names them
+  GUARD_MEMBERS, ///< members:write
+  GUARD_RECORD,  ///< presence:write, gateway or members:write: to append to a record
+  GUARD_METRICS, ///< as metrics_access says
+};
+
 struct route {
   const char *method;
   const char *pattern;            ///< "/rooms/{room}/presence"
   const char *const *query_names; ///< parameters it knows, NULL-terminated; any other name is 400. One that begins
                                   ///< with ROUTE_REPEATABLE may come more than once: its values are in r->repeated
-  bool takes_body;
-  bool needs_database; ///< 503 at the door until the schema is up to date
+  unsigned flags;                 ///< of enum route_flag
+  enum route_guard guard;
   enum request_verdict (*handle)(struct request *r);
 };
 

@@ -314,3 +314,15 @@ bool stream_last_id(struct request *r, bool *given, int64_t *id) {
   request_problem(r, 400, "bad_header", "Last-Event-ID", "Last-Event-ID must be plain digits, at most 2^53-1");
   return false;
 }
+
+void request_expel(struct request *r, int status, const char *code, const char *detail) {
+  if (!stream_open(r)) {
+    request_problem(r, status, code, NULL, "%s", detail);
+    return;
+  }
+  struct buf text = {0};
+  buf_puts(&text, "event: problem\ndata: ");
+  problem_json(&text, status, code, NULL, detail, r->id);
+  buf_puts(&text, "\n\n");
+  (void)stream_send(r, &text, NULL, NULL);
+}

@@ -8,8 +8,10 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
+#include "auth/authority.h"
 #include "base/mailbox.h"
 #include "config/config.h"
+#include "live/limits.h"
 #include "live/reader.h"
 #include "live/tail.h"
 #include "live/writer.h"
@@ -23,7 +25,9 @@ struct service {
   struct writer *writer;
   struct reader_pool *readers;
   struct lifecycle *lifecycle; ///< http/lifecycle.h
-  const char *instance;        ///< names this process: host, pid and a random part
+  struct authority *authority; ///< asked only where auth is not none
+  struct limits *limits;
+  const char *instance; ///< names this process: host, pid and a random part
 };
 
 struct worker {
