@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "config/config.h"
+#include "schema.h"
 #include "server.h"
 
 enum { EXIT_CLEAN = 0, EXIT_FAULT = 1, EXIT_USAGE = 2 };
@@ -111,20 +112,23 @@ static const char help[] = "Usage: stillhered [OPTION]...\n"
                            "  -c, --config FILE       read the configuration from FILE; without it, there are only\n"
                            "                          the defaults and the environment's STILLHERE_<KEY>\n"
                            "      --check-config      check the configuration and exit\n"
+                           "      --migrate           bring the database's schema up to date and exit; database_url\n"
+                           "                          names the schema's owner for that\n"
                            "      --print-sample-config\n"
                            "                          print a configuration file with every key at its default\n"
                            "      --print-config-man  print the keys as troff, for stillhere.conf(5)\n"
                            "      --version           print the version and exit\n"
                            "      --help              print this and exit\n"
                            "\n"
-                           "SIGTERM stops, SIGHUP reloads log_level and log_format.\n"
+                           "SIGTERM stops, SIGHUP reloads log_level, log_format and what is in key files.\n"
                            "Exit status: 0 stopped, 1 a failure, 2 a bad option or configuration.\n";
 
-enum option_code { OPTION_CHECK = 256, OPTION_SAMPLE, OPTION_MAN, OPTION_VERSION, OPTION_HELP };
+enum option_code { OPTION_CHECK = 256, OPTION_MIGRATE, OPTION_SAMPLE, OPTION_MAN, OPTION_VERSION, OPTION_HELP };
 
 static const struct option options[] = {
     {"config", required_argument, NULL, 'c'},
     {"check-config", no_argument, NULL, OPTION_CHECK},
+    {"migrate", no_argument, NULL, OPTION_MIGRATE},
     {"print-sample-config", no_argument, NULL, OPTION_SAMPLE},
     {"print-config-man", no_argument, NULL, OPTION_MAN},
     {"version", no_argument, NULL, OPTION_VERSION},
@@ -140,7 +144,7 @@ static int printed(void) {
 int main(int argc, char **argv) {
   static struct config config;
   const char *config_path = NULL;
-  bool check = false;
+  bool check = false, migrate_only = false;
   int code;
   while ((code = getopt_long(argc, argv, "c:", options, NULL)) != -1) {
     switch (code) {
@@ -149,6 +153,9 @@ int main(int argc, char **argv) {
       break;
     case OPTION_CHECK:
       check = true;
+      break;
+    case OPTION_MIGRATE:
+      migrate_only = true;
       break;
     case OPTION_SAMPLE:
       config_print_sample(stdout);
@@ -175,6 +182,9 @@ int main(int argc, char **argv) {
   if (!config_load(&config, config_path, environ, error)) {
     (void)fprintf(stderr, "stillhered: %s\n", error);
     status = EXIT_USAGE;
+  } else if (!check && migrate_only) {
+    apply_log_settings(&config);
+    status = schema_migrate(&config) ? EXIT_CLEAN : EXIT_FAULT;
   } else if (!check) {
     status = serve(&config, config_path);
   }

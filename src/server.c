@@ -19,25 +19,30 @@
 #include "base/log.h"
 #include "base/rand.h"
 #include "db/db.h"
-#include "db/migrate.h"
 #include "http/acceptor.h"
 #include "http/lifecycle.h"
 #include "http/peers.h"
+#include "http/tls.h"
 #include "http/worker.h"
 #include "live/cursor_bus.h"
 #include "live/cursors.h"
 #include "live/decision_log.h"
 #include "live/last_seen.h"
 #include "live/listener.h"
+#include "live/load.h"
 #include "live/reader.h"
 #include "live/sweeper.h"
 #include "live/tail.h"
 #include "live/writer.h"
+#include "schema.h"
 
 #define WORKERS_DEFAULT_MIN 2
 #define WORKERS_DEFAULT_MAX 8
 #define READER_THREADS 4
 #define READER_QUEUE_MAX 4096
+/// Changes of members and attendance have threads of their own, so that no read stands behind a locked row.
+#define CHANGER_THREADS 2
+#define CHANGER_QUEUE_MAX 1024
 /// Heartbeats that wait for the writer: more than a second's worth, less than clients' patience.
 #define WRITER_QUEUE_MAX 65536
 #define TAIL_IDLE_MS 120000
@@ -70,6 +75,7 @@ enum role {
   ROLE_TAIL,
   ROLE_LAST_SEEN,
   ROLE_CURSORS,
+  ROLE_CHANGER,
   ROLE_COUNT
 };
 
@@ -85,6 +91,7 @@ static const struct db_options role_defaults[ROLE_COUNT] = {
     [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000},
     [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250},
     [ROLE_CURSORS] = {NULL, "stillhered cursors", 2000, 3000, 1000},
+    [ROLE_CHANGER] = {NULL, "stillhered changer", 2000, 3000, 250},
 };
 
 struct server {
@@ -94,6 +101,7 @@ struct server {
   struct lifecycle lifecycle;
   struct service service;
   struct authority *authority;
+  struct load load;
   struct decision_log *decisions;
   struct worker *workers[TAIL_WORKERS_MAX];
   unsigned n_workers;
@@ -125,28 +133,6 @@ static void sleep_ms(long ms) {
 
 // -- starting ------------------------------------------------------------------------------------------------------
 
-/// Waits for the database and brings its schema up to date. @return false when the server stops
-static bool wait_for_schema(struct server *s) {
-  struct db *db = db_new(&s->db[ROLE_STARTER]);
-  enum db_status status = DB_LOST;
-  bool said = false;
-  while (!atomic_load(&s->stopping) && status == DB_LOST) {
-    status = db != NULL ? migrate(db) : DB_FAILED;
-    if (status != DB_LOST)
-      break;
-    if (!said)
-      log_warning("the database is not there yet; waiting for it");
-    said = true;
-    sleep_ms(100);
-  }
-  db_free(db);
-  if (status != DB_OK && status != DB_LOST) {
-    log_error("the schema cannot be brought up to date");
-    atomic_store(&s->failed, true);
-  }
-  return status == DB_OK;
-}
-
 /// Starts everything that works on the tables.
 static bool start_parts(struct server *s) {
   const struct config *c = s->config;
@@ -158,11 +144,15 @@ static bool start_parts(struct server *s) {
       .stragglers_db = &s->db[ROLE_STRAGGLERS],
       .rules = {.membership_required = c->membership == MEMBERSHIP_REQUIRED,
                 .renewal_events = c->renewal_events != 0,
+                .renew_interval_min_ms = c->renew_interval_min_ms,
+                .max_leases_per_user = c->max_leases_per_user,
+                .max_leases_per_room = c->max_leases_per_room,
                 .offline_grace_ms = c->offline_grace_ms},
       .max_queued = WRITER_QUEUE_MAX,
       .tail = s->service.tail,
       .log = s->decisions,
       .last_seen = s->last_seen,
+      .load = &s->load,
   };
   struct sweeper_options sweeper = {
       .db = &s->db[ROLE_SWEEPER],
@@ -181,6 +171,8 @@ static bool start_parts(struct server *s) {
   if (s->listener != NULL)
     s->service.readers = reader_start(&s->db[ROLE_READER], READER_THREADS, READER_QUEUE_MAX);
   if (s->service.readers != NULL)
+    s->service.changers = reader_start(&s->db[ROLE_CHANGER], CHANGER_THREADS, CHANGER_QUEUE_MAX);
+  if (s->service.changers != NULL)
     s->service.writer = writer_start(&writer);
   if (s->service.writer != NULL)
     s->sweeper = sweeper_start(&sweeper);
@@ -189,7 +181,10 @@ static bool start_parts(struct server *s) {
 
 static void *starter_main(void *arg) {
   struct server *s = arg;
-  if (wait_for_schema(s)) {
+  enum db_status status = schema_wait(&s->db[ROLE_STARTER], &s->stopping);
+  if (status == DB_FAILED)
+    atomic_store(&s->failed, true);
+  if (status == DB_OK) {
     if (start_parts(s)) {
       atomic_store(&s->lifecycle.migrated, true);
     } else {
@@ -287,18 +282,26 @@ static bool start(struct server *s) {
   s->service =
       (struct service){.config = c, .lifecycle = &s->lifecycle, .instance = s->instance, .authority = s->authority};
   s->service.limits = limits_new(c);
+  s->service.load = &s->load;
   s->service.tail = tail_new(&tail);
   s->service.cursors =
       cursors_new(&(struct cursors_options){.room_max = CURSORS_ROOM_MAX, .total_max = CURSORS_TOTAL_MAX});
   s->decisions = decision_log_start(STDOUT_FILENO, levels[c->decision_log], s->instance);
+  s->service.decisions = s->decisions;
   if (c->max_connections_per_ip > 0)
     s->lifecycle.peers = peers_new((int)c->max_connections_per_ip);
   if (s->authority == NULL || s->service.limits == NULL || s->service.tail == NULL || s->service.cursors == NULL ||
       s->decisions == NULL || (c->max_connections_per_ip > 0 && s->lifecycle.peers == NULL)) {
-    log_error("the server does not start: %s", strerror(errno));
+    if (s->authority != NULL) // which has said itself why it is missing
+      log_error("the server does not start: %s", strerror(errno));
     return false;
   }
   tail_on_event(s->service.tail, cursors_event, s->service.cursors);
+  if (c->tls_cert_file[0] != '\0') {
+    s->service.tls = tls_new(c->tls_cert_file, c->tls_key_file);
+    if (s->service.tls == NULL)
+      return false;
+  }
   if (!start_workers(s))
     return false;
   s->acceptor = acceptor_start(&s->service, s->workers, s->n_workers);
@@ -341,6 +344,7 @@ static void stop(struct server *s) {
   last_seen_stop(s->last_seen, STOP_LAST_SEEN_MS);
   if (s->service.readers != NULL)
     reader_stop(s->service.readers);
+  reader_stop(s->service.changers);
   if (s->sweeper != NULL)
     sweeper_stop(s->sweeper);
   int64_t deadline_us = clock_mono_us() + STOP_WORKERS_MS * INT64_C(1000);
@@ -378,11 +382,19 @@ bool server_failed(const struct server *s) {
 
 void server_reload(struct server *s, const struct config *fresh) {
   authority_reload(s->authority, fresh);
+  for (unsigned i = 0; i < s->n_workers; i++)
+    worker_look_over(s->workers[i]);
+  bool tls = fresh->tls_cert_file[0] != '\0';
+  if (s->service.tls != NULL && tls)
+    tls_reload(s->service.tls, fresh->tls_cert_file, fresh->tls_key_file);
+  else if (tls || s->service.tls != NULL)
+    log_warning("tls_cert_file: to begin or to end with TLS takes a restart");
 }
 
 void server_stop(struct server *s) {
   stop(s);
   authority_free(s->authority);
   limits_free(s->service.limits);
+  tls_free(s->service.tls);
   free(s);
 }

@@ -25,8 +25,9 @@ enum auth_status {
 struct authority *authority_new(const struct config *config);
 void authority_free(struct authority *a);
 
-/// Reads the key files anew. What cannot be read leaves all keys as they were (logged). What was remembered is
-/// forgotten, so that a revoked key ends at once for new requests; see authority_generation(). Main's thread.
+/// Reads the key files that @a fresh names; algorithm, audience, issuer and leeway stay those of the start. What cannot
+/// be read leaves all keys as they were (logged). What was remembered is forgotten, so that a revoked key ends at once
+/// for new requests; see authority_generation(). Main's thread.
 void authority_reload(struct authority *a, const struct config *fresh);
 
 /// Grows with every reload: who waits longer than that checks its credential again.

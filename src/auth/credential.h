@@ -2,6 +2,9 @@
 /// @file
 /// What a caller has shown and what that allows (CONTRACT §8). Pure functions over an immutable value: a credential is
 /// made once, shared by reference between threads, and never changed.
+///
+/// A room pattern is a room's name or, with `*` at its end, every name that begins with what stands before it. So a
+/// room that has a star in its own name is reached by a prefix alone.
 #ifndef SH_AUTH_CREDENTIAL_H
 #define SH_AUTH_CREDENTIAL_H
 
@@ -22,7 +25,7 @@ enum scope {
 
 struct credential {
   enum credential_kind kind;
-  char *name;         ///< for logs and limits: the API key's name, or the token's sub
+  char *name;         ///< for logs and limits: the API key's name, or the token's sub ("" without one)
   char *sub;          ///< the user it speaks for; NULL: none (API keys)
   char *sid;          ///< the only session it may write for; NULL: any
   char **rooms;       ///< names, or prefixes that end with `*`
@@ -30,6 +33,17 @@ struct credential {
   unsigned scopes;    ///< of enum scope; 0: no rights at all
   int64_t expires_us; ///< on the database's clock; INT64_MAX: never
 };
+
+/// For those who make one: all empty, with one reference. The strings put into it are its own from then on (malloc).
+/// @return NULL when memory ran out
+struct credential *credential_new(enum credential_kind kind);
+
+/// Why @a pattern cannot be one of a room. @return NULL when it can, else a static phrase ("is empty")
+const char *room_pattern_problem(const char *pattern, size_t len);
+
+/// Adds a pattern to a credential that nobody else knows yet; room for @a capacity of them is made with the first.
+/// @return false when memory ran out, or there are @a capacity already
+bool credential_add_room(struct credential *c, const char *pattern, size_t len, size_t capacity);
 
 /// Counts a reference more. NULL is fine. Any thread. @return @a c
 const struct credential *credential_ref(const struct credential *c);

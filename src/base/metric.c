@@ -26,12 +26,16 @@ static const struct {
     [METRIC_HEARTBEAT_MEMBERSHIP_REVOKED] = {"stillhere_heartbeats_total", "counter", NULL,
                                              "decision=\"membership_revoked\""},
     [METRIC_HEARTBEAT_NOT_A_MEMBER] = {"stillhere_heartbeats_total", "counter", NULL, "decision=\"not_a_member\""},
+    [METRIC_HEARTBEAT_TOO_SOON] = {"stillhere_heartbeats_total", "counter", NULL, "decision=\"too_soon\""},
+    [METRIC_HEARTBEAT_TOO_MANY_LEASES] = {"stillhere_heartbeats_total", "counter", NULL,
+                                          "decision=\"too_many_leases\""},
     [METRIC_HEARTBEAT_UNAVAILABLE] = {"stillhere_heartbeats_total", "counter", NULL, "decision=\"unavailable\""},
     [METRIC_EVENT_LEASE_GRANTED] = {"stillhere_events_total", "counter", "Events written by this instance, by kind.",
                                     "kind=\"lease.granted\""},
     [METRIC_EVENT_LEASE_RENEWED] = {"stillhere_events_total", "counter", NULL, "kind=\"lease.renewed\""},
     [METRIC_EVENT_LEASE_EXPIRED] = {"stillhere_events_total", "counter", NULL, "kind=\"lease.expired\""},
     [METRIC_EVENT_SESSION_CLOSED] = {"stillhere_events_total", "counter", NULL, "kind=\"session.closed\""},
+    [METRIC_EVENT_MEMBERSHIP_REVOKED] = {"stillhere_events_total", "counter", NULL, "kind=\"membership.revoked\""},
     [METRIC_EVENT_USER_ONLINE] = {"stillhere_events_total", "counter", NULL, "kind=\"user.online\""},
     [METRIC_EVENT_USER_OFFLINE] = {"stillhere_events_total", "counter", NULL, "kind=\"user.offline\""},
     [METRIC_LONGPOLL_WAITING] = {"stillhere_longpoll_waiting", "gauge", "Polls that wait right now.", NULL},
@@ -79,6 +83,31 @@ static const struct {
     [METRIC_LAST_SEEN_OVERFLOW] = {"stillhere_last_seen_overflow_total", "counter",
                                    "Heartbeats that the last-seen writer had no room for; their leases carry the time.",
                                    NULL},
+    [METRIC_LIMITED_ADDRESS] = {"stillhere_limited_total", "counter", "What was refused by a limit, by its key.",
+                                "limit=\"address_rate\""},
+    [METRIC_LIMITED_CREDENTIAL] = {"stillhere_limited_total", "counter", NULL, "limit=\"credential_rate\""},
+    [METRIC_LIMITED_RENEWAL] = {"stillhere_limited_total", "counter", NULL, "limit=\"renew_interval_min_ms\""},
+    [METRIC_LIMITED_USER_LEASES] = {"stillhere_limited_total", "counter", NULL, "limit=\"max_leases_per_user\""},
+    [METRIC_LIMITED_ROOM_LEASES] = {"stillhere_limited_total", "counter", NULL, "limit=\"max_leases_per_room\""},
+    [METRIC_LIMITED_WAITING] = {"stillhere_limited_total", "counter", NULL, "limit=\"longpoll_max_per_credential\""},
+    [METRIC_LIMITED_ALL_WAITING] = {"stillhere_limited_total", "counter", NULL, "limit=\"longpoll_max_waiting\""},
+    [METRIC_LIMITED_HEADER] = {"stillhere_limited_total", "counter", NULL, "limit=\"max_header_bytes\""},
+    [METRIC_REFUSED_NO_CREDENTIAL] = {"stillhere_refused_total", "counter",
+                                      "Answers 401, 403 and 429, items of batches too, by code.",
+                                      "code=\"no_credential\""},
+    [METRIC_REFUSED_BAD_CREDENTIAL] = {"stillhere_refused_total", "counter", NULL, "code=\"bad_credential\""},
+    [METRIC_REFUSED_TOKEN_EXPIRED] = {"stillhere_refused_total", "counter", NULL, "code=\"token_expired\""},
+    [METRIC_REFUSED_MISSING_SCOPE] = {"stillhere_refused_total", "counter", NULL, "code=\"missing_scope\""},
+    [METRIC_REFUSED_OUTSIDE_ROOMS] = {"stillhere_refused_total", "counter", NULL, "code=\"outside_rooms\""},
+    [METRIC_REFUSED_NOT_YOUR_USER] = {"stillhere_refused_total", "counter", NULL, "code=\"not_your_user\""},
+    [METRIC_REFUSED_NOT_YOUR_SESSION] = {"stillhere_refused_total", "counter", NULL, "code=\"not_your_session\""},
+    [METRIC_REFUSED_MEMBERSHIP_REVOKED] = {"stillhere_refused_total", "counter", NULL, "code=\"membership_revoked\""},
+    [METRIC_REFUSED_NOT_A_MEMBER] = {"stillhere_refused_total", "counter", NULL, "code=\"not_a_member\""},
+    [METRIC_REFUSED_TOO_MANY_REQUESTS] = {"stillhere_refused_total", "counter", NULL, "code=\"too_many_requests\""},
+    [METRIC_REFUSED_TOO_SOON] = {"stillhere_refused_total", "counter", NULL, "code=\"too_soon\""},
+    [METRIC_REFUSED_TOO_MANY_LEASES] = {"stillhere_refused_total", "counter", NULL, "code=\"too_many_leases\""},
+    [METRIC_REFUSED_TOO_MANY_WAITING] = {"stillhere_refused_total", "counter", NULL, "code=\"too_many_waiting\""},
+    [METRIC_REFUSED_OTHER] = {"stillhere_refused_total", "counter", NULL, "code=\"other\""},
 };
 
 /// Upper bounds of the histogram, milliseconds, and as Prometheus wants to read them.
@@ -92,6 +121,8 @@ static _Atomic int64_t lateness_counts[ARRAY_LEN(buckets) + 1]; // each bucket b
 static _Atomic int64_t lateness_sum_ms;
 
 static _Atomic int64_t last_seen_lag_ms;
+
+static _Atomic int64_t load_thousandths = 1000;
 
 void metric_add(enum metric m, int64_t n) {
   atomic_fetch_add_explicit(&values[m], n, memory_order_relaxed);
@@ -126,6 +157,17 @@ static void render_last_seen_lag(struct buf *b) {
   buf_printf(b, "# TYPE %s gauge\n%s %" PRId64 ".%03d\n", name, name, ms / 1000, (int)(ms % 1000));
 }
 
+void metric_load_factor(int64_t thousandths) {
+  atomic_store_explicit(&load_thousandths, thousandths, memory_order_relaxed);
+}
+
+static void render_load_factor(struct buf *b) {
+  static const char name[] = "stillhere_load_factor";
+  int64_t n = atomic_load_explicit(&load_thousandths, memory_order_relaxed);
+  buf_printf(b, "# HELP %s By how much leases are lengthened since the database is slow; 1: not.\n", name);
+  buf_printf(b, "# TYPE %s gauge\n%s %" PRId64 ".%03d\n", name, name, n / 1000, (int)(n % 1000));
+}
+
 static void render_lateness(struct buf *b) {
   static const char name[] = "stillhere_expiry_lateness_seconds";
   buf_printf(b, "# HELP %s How long after its expiry a lease was ended.\n# TYPE %s histogram\n", name, name);
@@ -155,4 +197,5 @@ void metric_render(struct buf *b) {
   }
   render_lateness(b);
   render_last_seen_lag(b);
+  render_load_factor(b);
 }

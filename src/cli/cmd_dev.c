@@ -254,7 +254,7 @@ static int stay(struct dev *dev) {
 
 static bool prepare(struct dev *dev) {
   int len = snprintf(dev->url, sizeof dev->url, "http://%s", dev->options->listen);
-  if (len < 0 || (size_t)len >= sizeof dev->url) {
+  if (strncmp(dev->options->listen, "unix:", 5) == 0 || len < 0 || (size_t)len >= sizeof dev->url) {
     complain("--listen takes an address like 127.0.0.1:7470");
     return false;
   }

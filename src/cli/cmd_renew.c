@@ -89,9 +89,9 @@ static bool take_refusal(struct renewal *r, struct session *s, const json_t *ite
     return false;
   }
   char user[160], session[160], detail[320];
-  complain("%s/%s: %s (%lld)%s%s", text_clean(user, sizeof user, r->user), text_clean(session, sizeof session, s->id),
+  complain("%s/%s: %s (%lld)%s%s%s", text_clean(user, sizeof user, r->user), text_clean(session, sizeof session, s->id),
            code, (long long)status, text_of(item, "detail", NULL) == NULL ? "" : ": ",
-           text_clean(detail, sizeof detail, text_of(item, "detail", "")));
+           text_clean(detail, sizeof detail, text_of(item, "detail", "")), http_hint((int)status, code));
   s->lost = true;
   r->n_lost++;
   return true;

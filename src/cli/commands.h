@@ -11,6 +11,8 @@ int cmd_close(const struct options *options);
 int cmd_who(const struct options *options);
 int cmd_rooms(const struct options *options);
 int cmd_watch(const struct options *options);
+int cmd_member(const struct options *options);
+int cmd_token(const struct options *options);
 int cmd_dev(const struct options *options);
 
 #endif

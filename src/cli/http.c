@@ -34,6 +34,17 @@ struct http {
   char curl_error[CURL_ERROR_SIZE];
 };
 
+static const char *ca_file;
+
+void http_trust(const char *file) {
+  ca_file = file;
+}
+
+/// @return the path of an address of the form unix:/path, or NULL
+static const char *unix_path(const char *url) {
+  return strncmp(url, "unix:/", 6) == 0 ? url + 5 : NULL;
+}
+
 struct http *http_open(const char *url, const char *token_file) {
   struct http *http = calloc(1, sizeof *http);
   if (http == NULL || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
@@ -122,6 +133,8 @@ failed:
 
 /// A proxy of the environment has no way to this machine's own loopback.
 static bool url_is_loopback(const char *url) {
+  if (unix_path(url) != NULL)
+    return true;
   const char *host = strstr(url, "://") + 3;
   return strncmp(host, "127.", 4) == 0 || strncmp(host, "[::1]", 5) == 0 || strncasecmp(host, "localhost", 9) == 0;
 }
@@ -139,6 +152,10 @@ static bool set_up(struct http *http, const char *method, const char *url, const
     ok = ok && curl_easy_setopt(easy, CURLOPT_COPYPOSTFIELDS, body) == CURLE_OK;
   if (url_is_loopback(http->url))
     ok = ok && curl_easy_setopt(easy, CURLOPT_NOPROXY, "*") == CURLE_OK;
+  if (unix_path(http->url) != NULL)
+    ok = ok && curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, unix_path(http->url)) == CURLE_OK;
+  if (ca_file != NULL)
+    ok = ok && curl_easy_setopt(easy, CURLOPT_CAINFO, ca_file) == CURLE_OK;
   // A segment `.` is for the server to refuse, not for us to fold away.
   curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
@@ -191,7 +208,7 @@ enum http_result http_send(struct http *http, const char *method, const char *pa
                            int64_t timeout_ms, struct http_reply *reply) {
   http_reply_clear(reply);
   struct buf url = {0};
-  buf_puts(&url, http->url);
+  buf_puts(&url, unix_path(http->url) != NULL ? "http://localhost" : http->url);
   buf_puts(&url, path);
   struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
   // No "Expect: 100-continue": it would only cost a round trip.
@@ -274,6 +291,29 @@ void http_query_add_int(struct buf *path, const char *name, int64_t value) {
   http_query_add(path, name, digits);
 }
 
+const char *http_hint(int status, const char *code) {
+  static const struct {
+    const char *code, *hint;
+  } hints[] = {
+      {"no_credential", ". Give a token or an API key with --token-file, or name its file in STILLHERE_TOKEN_FILE"},
+      {"bad_credential", ". The server does not know what is in the token file: is it for this server, and whole?"},
+      {"token_expired", ". Get a new token into the token file"},
+      {"missing_scope", ". This takes a token with a wider scope"},
+      {"outside_rooms", ". This takes a token for that room"},
+      {"not_your_user", ". This takes a token whose sub is that user, or one with the scope gateway"},
+      {"not_your_session", ". This takes a token whose sid is that session, or one without a sid"},
+      {"membership_revoked", ". To let the user in again: stillhere member grant"},
+      {"not_a_member", ". To let the user in: stillhere member grant"},
+  };
+  for (size_t i = 0; code != NULL && i < ARRAY_LEN(hints); i++) {
+    if (strcmp(code, hints[i].code) == 0)
+      return hints[i].hint;
+  }
+  if (status == 401)
+    return ". Give a valid token with --token-file";
+  return status >= 500 ? ". Try again later; /readyz and the server's log tell more" : "";
+}
+
 int http_explain(const struct http *http, enum http_result result, const struct http_reply *reply) {
   if (result == HTTP_INTERRUPTED) {
     complain("interrupted before the server answered");
@@ -297,11 +337,7 @@ int http_explain(const struct http *http, enum http_result result, const struct 
   const char *code = text_of(reply->json, "code", NULL);
   char cleaned_code[64];
   text_clean(cleaned_code, sizeof cleaned_code, code == NULL ? "no reason given" : code);
-  const char *hint = "";
-  if (reply->status == 401)
-    hint = ". Give a valid token with --token-file";
-  else if (reply->status >= 500)
-    hint = ". Try again later; /readyz and the server's log tell more";
+  const char *hint = http_hint(reply->status, code);
   complain("the server answered %d, %s%s%s%s", reply->status, cleaned_code, detail[0] == '\0' ? "" : ": ", detail,
            hint);
   return reply->status >= 500 ? EXIT_UNREACHABLE : EXIT_REFUSED;

@@ -29,7 +29,11 @@ struct http_reply {
   char error[320];   ///< of what went wrong
 };
 
-/// @param url where the server is, without a slash at its end
+/// Over https, trusts the authorities in this PEM file instead of the system's; NULL: those. For all requests of the
+/// program. @a file must outlive it.
+void http_trust(const char *file);
+
+/// @param url where the server is, without a slash at its end; or unix:/path, where it listens on a socket there
 /// @param token_file NULL, or a file whose content is sent as a bearer token; read again for each request
 /// Both must outlive the object. @return NULL when memory ran out
 struct http *http_open(const char *url, const char *token_file);
@@ -61,6 +65,10 @@ int64_t http_pause_ms(int attempt, int64_t first_ms, int64_t most_ms, int retry_
 
 /// Whether the same request may fare better later: 5xx and 429.
 bool http_worth_retrying(int status);
+
+/// What whoever reads a refusal can do about it: static text that goes behind the server's own words, or "".
+/// @param code of the problem object; may be NULL
+const char *http_hint(int status, const char *code);
 
 /// Says on standard error why a request was in vain, and what to do. @return the exit code for it
 int http_explain(const struct http *http, enum http_result result, const struct http_reply *reply);

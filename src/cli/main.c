@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/http.h"
 #include "cli/signals.h"
 
 static int run(const struct options *options) {
@@ -19,6 +20,10 @@ static int run(const struct options *options) {
     return cmd_rooms(options);
   case COMMAND_WATCH:
     return cmd_watch(options);
+  case COMMAND_MEMBER:
+    return cmd_member(options);
+  case COMMAND_TOKEN:
+    return cmd_token(options);
   case COMMAND_DEV:
     return cmd_dev(options);
   }
@@ -31,6 +36,7 @@ int main(int argc, char **argv) {
   int code;
   if (options_parse(&options, argc, argv, &code)) {
     if (signals_open(options.command == COMMAND_DEV)) {
+      http_trust(options.ca_file);
       code = run(&options);
     } else {
       complain("signals cannot be set up: %s", strerror(errno));

@@ -13,8 +13,12 @@
 #define PACKAGE_VERSION "unknown"
 #endif
 
-#define COMMANDS_CLIENT (COMMAND_RENEW | COMMAND_CLOSE | COMMAND_WHO | COMMAND_ROOMS | COMMAND_WATCH)
-#define COMMANDS_ALL (COMMANDS_CLIENT | COMMAND_DEV)
+#define COMMANDS_CLIENT (COMMAND_RENEW | COMMAND_CLOSE | COMMAND_WHO | COMMAND_ROOMS | COMMAND_WATCH | COMMAND_MEMBER)
+#define COMMANDS_ALL (COMMANDS_CLIENT | COMMAND_DEV | COMMAND_TOKEN)
+
+#define TTL_DEFAULT_S 3600
+/// The server takes no token that is valid for longer than ten years.
+#define TTL_MAX_S (INT64_C(3652) * 86400)
 
 /// The commands, their arguments and how many of them there may be.
 static const struct {
@@ -30,6 +34,8 @@ static const struct {
     {"who", COMMAND_WHO, 1, 1, "who ROOM", "who is here, with how many tabs, since when"},
     {"rooms", COMMAND_ROOMS, 0, 0, "rooms", "the rooms and how many are in them"},
     {"watch", COMMAND_WATCH, 1, 1, "watch ROOM", "print each event of a room as it happens"},
+    {"member", COMMAND_MEMBER, 2, 3, "member VERB ROOM [USER]", "grant, revoke, list or show who may be in a room"},
+    {"token", COMMAND_TOKEN, 0, 0, "token", "make a token, or with --api-key a key for a server"},
     {"dev", COMMAND_DEV, 0, 0, "dev", "start a private PostgreSQL and the server on it"},
 };
 
@@ -39,6 +45,7 @@ enum option_id {
   OPTION_URL,
   OPTION_JSON,
   OPTION_TOKEN_FILE,
+  OPTION_CA_FILE,
   OPTION_TTL_MS,
   OPTION_META,
   OPTION_ONCE,
@@ -51,6 +58,17 @@ enum option_id {
   OPTION_DATA,
   OPTION_LISTEN,
   OPTION_STILLHERED,
+  OPTION_ROLE,
+  OPTION_KEY_FILE,
+  OPTION_ALGORITHM,
+  OPTION_SUB,
+  OPTION_SID,
+  OPTION_ROOMS,
+  OPTION_SCOPE,
+  OPTION_TTL,
+  OPTION_AUDIENCE,
+  OPTION_ISSUER,
+  OPTION_API_KEY,
 };
 
 static const struct {
@@ -72,8 +90,20 @@ static const struct {
     {"data", OPTION_DATA, COMMAND_DEV, "DIR", "where the database and the logs live (~/.local/share/stillhere/dev)"},
     {"listen", OPTION_LISTEN, COMMAND_DEV, "ADDRESS", "where the server listens (127.0.0.1:7470)"},
     {"stillhered", OPTION_STILLHERED, COMMAND_DEV, "PATH", "the server program (found beside this one)"},
+    {"role", OPTION_ROLE, COMMAND_MEMBER, "TEXT", "with grant: a word of your own, kept with the member"},
+    {"key-file", OPTION_KEY_FILE, COMMAND_TOKEN, "FILE", "what to sign with: the secret, or a private key in PEM"},
+    {"algorithm", OPTION_ALGORITHM, COMMAND_TOKEN, "NAME", "HS256 (unless given), RS256 or ES256"},
+    {"sub", OPTION_SUB, COMMAND_TOKEN, "USER", "the user that the token speaks for"},
+    {"sid", OPTION_SID, COMMAND_TOKEN, "SESSION", "the only session that it may write for"},
+    {"rooms", OPTION_ROOMS, COMMAND_TOKEN, "A,B*", "its rooms; a * at the end stands for any rest"},
+    {"scope", OPTION_SCOPE, COMMAND_TOKEN, "A,B", "presence:read, presence:write, members:write, gateway, admin"},
+    {"ttl", OPTION_TTL, COMMAND_TOKEN, "TIME", "how long it is valid: 90s, 15m, 1h (unless given), 7d"},
+    {"audience", OPTION_AUDIENCE, COMMAND_TOKEN, "TEXT", "its aud, where the server has a jwt_audience"},
+    {"issuer", OPTION_ISSUER, COMMAND_TOKEN, "TEXT", "its iss, where the server has a jwt_issuer"},
+    {"api-key", OPTION_API_KEY, COMMAND_TOKEN, "NAME", "make a random key of this name instead of a token"},
     {"url", OPTION_URL, COMMANDS_CLIENT, "URL", "the server ($STILLHERE_URL, or http://127.0.0.1:7470)"},
     {"token-file", OPTION_TOKEN_FILE, COMMANDS_CLIENT, "FILE", "send the token in it ($STILLHERE_TOKEN_FILE)"},
+    {"ca-file", OPTION_CA_FILE, COMMANDS_CLIENT, "FILE", "trust these authorities over https ($STILLHERE_CA_FILE)"},
     {"json", OPTION_JSON, COMMANDS_ALL, NULL, "print JSON, one object a line"},
     {"help", OPTION_HELP, COMMANDS_ALL, NULL, "print this"},
     {"version", OPTION_VERSION, COMMANDS_ALL, NULL, "print the version"},
@@ -114,8 +144,8 @@ static void print_help(unsigned command) {
     int pad = strstr(commands[i].synopsis, "…") == NULL ? 28 : 30;
     printf("  %-*s %s\n", pad, commands[i].synopsis, commands[i].help);
   }
-  puts("\nOptions of all commands but dev:");
-  print_options(COMMANDS_CLIENT & ~COMMAND_RENEW & ~COMMAND_WATCH & ~COMMAND_ROOMS & ~COMMAND_CLOSE);
+  puts("\nOptions of all commands but dev and token:");
+  print_options(COMMAND_WHO);
   puts("\n`stillhere COMMAND --help` tells the options of one command.\n"
        "Exit status: 0 done, 1 the server said no, 2 wrong usage, 3 the server was not reached.");
 }
@@ -125,6 +155,29 @@ static bool parse_number(const char *name, const char *text, int64_t min, int64_
     return true;
   complain("--%s takes a whole number from %lld to %lld, not \"%s\"", name, (long long)min, (long long)max, text);
   return false;
+}
+
+/// Seconds, or with a unit behind the number: s, m, h or d.
+static bool parse_ttl(const char *text, int64_t *out) {
+  static const struct {
+    char unit;
+    int64_t seconds;
+  } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+  size_t len = strlen(text);
+  int64_t factor = 1, n;
+  for (size_t i = 0; i < ARRAY_LEN(units) && len > 0; i++) {
+    if (text[len - 1] == units[i].unit) {
+      factor = units[i].seconds;
+      len--;
+      break;
+    }
+  }
+  if (!strict_int(text, len, 1, TTL_MAX_S / factor, &n)) {
+    complain("--ttl takes a time like 90s, 15m, 1h or 7d, ten years at most, not \"%s\"", text);
+    return false;
+  }
+  *out = n * factor;
+  return true;
 }
 
 static bool parse_meta(struct options *o, const char *text) {
@@ -144,17 +197,57 @@ static bool parse_meta(struct options *o, const char *text) {
   return true;
 }
 
+/// Where the text of an option goes. @return NULL when it is none that is taken as it is
+static const char **text_option(struct options *o, int id) {
+  switch (id) {
+  case OPTION_URL:
+    return &o->url;
+  case OPTION_TOKEN_FILE:
+    return &o->token_file;
+  case OPTION_CA_FILE:
+    return &o->ca_file;
+  case OPTION_PREFIX:
+    return &o->prefix;
+  case OPTION_KINDS:
+    return &o->kinds;
+  case OPTION_EPOCH:
+    return &o->epoch;
+  case OPTION_DATA:
+    return &o->data;
+  case OPTION_LISTEN:
+    return &o->listen;
+  case OPTION_STILLHERED:
+    return &o->stillhered;
+  case OPTION_ROLE:
+    return &o->role;
+  case OPTION_KEY_FILE:
+    return &o->key_file;
+  case OPTION_ALGORITHM:
+    return &o->algorithm;
+  case OPTION_SUB:
+    return &o->sub;
+  case OPTION_SID:
+    return &o->sid;
+  case OPTION_ROOMS:
+    return &o->rooms;
+  case OPTION_SCOPE:
+    return &o->scope;
+  case OPTION_AUDIENCE:
+    return &o->audience;
+  case OPTION_ISSUER:
+    return &o->issuer;
+  case OPTION_API_KEY:
+    return &o->api_key;
+  default:
+    return NULL;
+  }
+}
+
 /// Takes in one option. @return false when its value is wrong (said)
 static bool apply(struct options *o, int id, const char *value) {
   switch (id) {
-  case OPTION_URL:
-    o->url = value;
-    return true;
   case OPTION_JSON:
     o->json = true;
-    return true;
-  case OPTION_TOKEN_FILE:
-    o->token_file = value;
     return true;
   case OPTION_TTL_MS:
     return parse_number("ttl-ms", value, 1, INT32_MAX, &o->ttl_ms);
@@ -168,34 +261,22 @@ static bool apply(struct options *o, int id, const char *value) {
     return true;
   case OPTION_REVISION:
     return parse_number("revision", value, 1, REVISION_MAX, &o->revision);
-  case OPTION_PREFIX:
-    o->prefix = value;
-    return true;
-  case OPTION_KINDS:
-    o->kinds = value;
-    return true;
   case OPTION_SINCE:
     return parse_number("since", value, 0, REVISION_MAX, &o->since);
-  case OPTION_EPOCH:
-    o->epoch = value;
-    return true;
-  case OPTION_DATA:
-    o->data = value;
-    return true;
-  case OPTION_LISTEN:
-    o->listen = value;
-    return true;
-  case OPTION_STILLHERED:
-    o->stillhered = value;
-    return true;
-  default:
-    return false;
+  case OPTION_TTL:
+    return parse_ttl(value, &o->ttl_s);
+  default: {
+    const char **text = text_option(o, id);
+    if (text != NULL)
+      *text = value;
+    return text != NULL;
+  }
   }
 }
 
 /// Reads all options of the line, wherever they stand, and collects which they were.
 /// @param[out] seen bits by place in option_table
-static bool read_options(struct options *o, int argc, char **argv, unsigned *seen, bool *help, bool *version) {
+static bool read_options(struct options *o, int argc, char **argv, uint64_t *seen, bool *help, bool *version) {
   struct option getopt_table[ARRAY_LEN(option_table) + 1] = {{0}};
   for (size_t i = 0; i < ARRAY_LEN(option_table); i++) {
     int takes = option_table[i].argument == NULL ? no_argument : required_argument;
@@ -213,7 +294,7 @@ static bool read_options(struct options *o, int argc, char **argv, unsigned *see
     } else if (id == OPTION_VERSION) {
       *version = true;
     } else {
-      *seen |= 1u << place;
+      *seen |= UINT64_C(1) << place;
       if (!apply(o, id, optarg))
         return false;
     }
@@ -222,9 +303,9 @@ static bool read_options(struct options *o, int argc, char **argv, unsigned *see
 }
 
 /// Checks that the options and the arguments fit the command.
-static bool check_command(struct options *o, unsigned seen, size_t row) {
+static bool check_command(struct options *o, uint64_t seen, size_t row) {
   for (size_t i = 0; i < ARRAY_LEN(option_table); i++) {
-    if ((seen & 1u << i) != 0 && (option_table[i].commands & o->command) == 0) {
+    if ((seen & UINT64_C(1) << i) != 0 && (option_table[i].commands & o->command) == 0) {
       complain("%s takes no option --%s, see stillhere %s --help", commands[row].name, option_table[i].name,
                commands[row].name);
       return false;
@@ -248,12 +329,14 @@ static bool check_command(struct options *o, unsigned seen, size_t row) {
   return true;
 }
 
-/// The server's address: scheme and host, without a slash at the end, since paths are appended.
+/// The server's address: scheme and host, without a slash at the end, since paths are appended; or unix:/path.
 static bool check_url(struct options *o) {
   size_t len = strlen(o->url);
   bool known = strncmp(o->url, "http://", 7) == 0 || strncmp(o->url, "https://", 8) == 0;
+  if (strncmp(o->url, "unix:/", 6) == 0)
+    return true;
   if (!known || len > 1024 || strpbrk(o->url, "?# \t\r\n") != NULL) {
-    complain("the address \"%s\" is not like http://127.0.0.1:7470; see --url and STILLHERE_URL", o->url);
+    complain("the address \"%s\" is not like http://127.0.0.1:7470 or unix:/path; see --url and STILLHERE_URL", o->url);
     return false;
   }
   return true;
@@ -268,9 +351,11 @@ bool options_parse(struct options *options, int argc, char **argv, int *code) {
   const char *url = from_environment("STILLHERE_URL");
   *options = (struct options){.url = url == NULL ? URL_DEFAULT : url,
                               .token_file = from_environment("STILLHERE_TOKEN_FILE"),
+                              .ca_file = from_environment("STILLHERE_CA_FILE"),
                               .since = -1,
+                              .ttl_s = TTL_DEFAULT_S,
                               .listen = "127.0.0.1:7470"};
-  unsigned seen = 0;
+  uint64_t seen = 0;
   bool help = false, version = false;
   *code = EXIT_USAGE;
   if (!read_options(options, argc, argv, &seen, &help, &version))

@@ -30,15 +30,18 @@ enum command {
   COMMAND_ROOMS = 8,
   COMMAND_WATCH = 16,
   COMMAND_DEV = 32,
+  COMMAND_MEMBER = 64,
+  COMMAND_TOKEN = 128,
 };
 
 /// Strings belong to argv or the environment, but for meta.
 struct options {
   enum command command;
-  const char *url;        ///< without a slash at its end
+  const char *url;        ///< without a slash at its end, or unix:/path
   const char *token_file; ///< NULL: no token is sent
+  const char *ca_file;    ///< NULL: the authorities that the system trusts
   bool json;
-  char **args; ///< what follows the command: names of rooms, users, sessions
+  char **args; ///< what follows the command: names of rooms, users, sessions; for member a verb first
   int n_args;
 
   int64_t ttl_ms; ///< 0: the server's default
@@ -53,6 +56,12 @@ struct options {
   const char *data;
   const char *listen;
   const char *stillhered;
+
+  const char *role; ///< NULL: not given
+  const char *key_file, *algorithm, *api_key;
+  const char *sub, *sid, *audience, *issuer; ///< NULL: not in the token
+  const char *rooms, *scope;
+  int64_t ttl_s;
 };
 
 /// Reads the command line. Prints help, the version, or what is wrong with it.

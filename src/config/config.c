@@ -9,10 +9,12 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
 
 #include "base/strict.h"
 #include "base/util.h"
 #include "config/keys.h"
+#include "config/origins.h"
 
 #define ENV_PREFIX "STILLHERE_"
 
@@ -20,7 +22,8 @@
 #define KEYS_MAX 64
 
 /// Variables of the command that the daemon may well meet in its environment.
-static const char *const foreign_variables[] = {"STILLHERE_CONFIG", "STILLHERE_URL", "STILLHERE_TOKEN_FILE"};
+static const char *const foreign_variables[] = {"STILLHERE_CONFIG", "STILLHERE_URL", "STILLHERE_TOKEN_FILE",
+                                                "STILLHERE_CA_FILE"};
 
 struct loader {
   struct config *config;
@@ -58,6 +61,12 @@ static bool has_control_character(const char *s) {
 }
 
 // -- values --------------------------------------------------------------------------------------------------------
+
+const char *listen_path(const char *listen) {
+  static const char prefix[] = "unix:";
+  bool is_path = strncmp(listen, prefix, sizeof prefix - 1) == 0 && listen[sizeof prefix - 1] == '/';
+  return is_path ? listen + sizeof prefix - 1 : NULL;
+}
 
 bool listen_split(const char *listen, char host[256], char port[6]) {
   const char *colon = strrchr(listen, ':');
@@ -104,12 +113,23 @@ static bool is_connection_string(const char *s) {
   return options != NULL;
 }
 
+static bool is_listen(const char *value) {
+  char host[256], port[6];
+  const char *path = listen_path(value);
+  if (has_control_character(value))
+    return false;
+  if (path == NULL)
+    return listen_split(value, host, port);
+  size_t len = strlen(path);
+  return len < sizeof((struct sockaddr_un *)NULL)->sun_path && path[len - 1] != '/';
+}
+
 /// @return NULL when the text is fine, else what is accepted
 static const char *text_problem(const struct config_key *key, const char *value) {
-  char host[256], port[6];
   if (key->kind == CONFIG_LISTEN)
-    return listen_split(value, host, port) && !has_control_character(value) ? NULL
-                                                                            : "must be host:port or [address]:port";
+    return is_listen(value) ? NULL : "must be host:port, [address]:port or unix:/path (a path of at most 107 bytes)";
+  if (key->kind == CONFIG_ORIGINS)
+    return origins_problem(value);
   if (key->kind == CONFIG_TEXT)
     return has_control_character(value) ? "must not contain control characters" : NULL;
   if (value[0] == '\0')
@@ -281,9 +301,23 @@ static void fit_defaults(struct loader *l) {
   }
 }
 
-static bool check_relations(struct loader *l) {
+/// Keys that nobody would be asked for are a mistake that is noticed too late.
+static bool check_who_may(struct loader *l) {
   const struct config *c = l->config;
   char host[256], port[6];
+  bool tokens = c->jwt_key_file[0] != '\0', api_keys = c->api_keys_file[0] != '\0';
+  if (c->auth == CONFIG_AUTH_JWT)
+    return tokens || api_keys || fail(l, "auth is jwt, so jwt_key_file or api_keys_file must be set");
+  if (tokens || api_keys)
+    return fail(l, "%s is set, but auth is none: nobody would be asked for a credential; auth = jwt does",
+                tokens ? "jwt_key_file" : "api_keys_file");
+  if (listen_path(c->listen) == NULL && (!listen_split(c->listen, host, port) || !is_loopback(host)))
+    return fail(l, "listen must be a loopback address or a unix socket while auth is none, not '%.64s'", c->listen);
+  return true;
+}
+
+static bool check_relations(struct loader *l) {
+  const struct config *c = l->config;
   if (c->ttl_min_ms > c->ttl_max_ms)
     return fail(l, "ttl_min_ms (%lld) must not be above ttl_max_ms (%lld)", (long long)c->ttl_min_ms,
                 (long long)c->ttl_max_ms);
@@ -296,9 +330,15 @@ static bool check_relations(struct loader *l) {
   if (c->longpoll_max_waiting >= c->max_connections)
     return fail(l, "longpoll_max_waiting (%lld) must be below max_connections (%lld)",
                 (long long)c->longpoll_max_waiting, (long long)c->max_connections);
-  if (c->auth == CONFIG_AUTH_NONE && (!listen_split(c->listen, host, port) || !is_loopback(host)))
-    return fail(l, "listen must be a loopback address while auth is none, not '%.64s'", c->listen);
-  return true;
+  if (c->renew_interval_min_ms > c->ttl_min_ms / 3)
+    return fail(l,
+                "renew_interval_min_ms (%lld) must not be above a third of ttl_min_ms (%lld): clients renew so often",
+                (long long)c->renew_interval_min_ms, (long long)c->ttl_min_ms);
+  if ((c->tls_cert_file[0] == '\0') != (c->tls_key_file[0] == '\0'))
+    return fail(l, "%s is needed as well where %s is set",
+                c->tls_cert_file[0] == '\0' ? "tls_cert_file" : "tls_key_file",
+                c->tls_cert_file[0] == '\0' ? "tls_key_file" : "tls_cert_file");
+  return check_who_may(l);
 }
 
 bool config_load(struct config *config, const char *path, char **environment, char error[CONFIG_ERROR_SIZE]) {

@@ -55,14 +55,17 @@ struct config {
 
 /// Defaults, then the file (NULL: none), then the environment's STILLHERE_<KEY>. Checks every value and the relations
 /// between them (ttl_min_ms <= ttl_default_ms <= ttl_max_ms; longpoll default <= max; longpoll_max_waiting below
-/// max_connections; auth=none only on loopback).
+/// max_connections; auth=none only on loopback and without keys, auth=jwt with some; TLS files both or none).
 /// @param[out] error one line that names the key and says what is accepted
 /// @return false then; @a config is to be freed with config_free() in either case
 bool config_load(struct config *config, const char *path, char **environment, char error[CONFIG_ERROR_SIZE]);
 
 void config_free(struct config *config);
 
-/// Splits `listen` into host and port (brackets removed). @return false when it is malformed
+/// The path of a `listen` of the form unix:/path, which is an absolute one. @return NULL when it is not of that form
+const char *listen_path(const char *listen);
+
+/// Splits `listen` into host and port (brackets removed). @return false when it is malformed, or unix:/path
 bool listen_split(const char *listen, char host[256], char port[6]);
 
 /// The sample file etc/stillhere.conf, every key commented out at its default.

@@ -35,8 +35,10 @@ static const char *const decision_choices[] = {"all", "transitions", "off", NULL
 
 const struct config_key config_keys[] = {
     {FIELD(listen), .kind = CONFIG_LISTEN, .initial = "127.0.0.1:7470",
-     .doc = "Address and port to listen on: host:port, or [address]:port for IPv6. While auth is none it must be a "
-            "loopback address (127.0.0.0/8, [::1] or localhost)."},
+     .doc =
+         "Address and port to listen on: host:port, or [address]:port for IPv6; or unix:/path, a socket in the file "
+         "system, which is made with mode 0660. While auth is none it must be a loopback address (127.0.0.0/8, [::1] "
+         "or localhost) or a unix socket."},
     {FIELD(database_url), .kind = CONFIG_DATABASE, .initial = "postgresql:///stillhere",
      .doc = "The PostgreSQL database, as a connection URI or a key=value string of libpq. It may name several hosts. "
             "Unless it says otherwise, target_session_attrs is read-write. A password is better kept in a "
@@ -46,31 +48,40 @@ const struct config_key config_keys[] = {
             "cannot do that. Empty: database_url is used."},
     {CHOICE(auth, "none", auth_choices),
      .doc = "How callers are told apart. none: everybody who can connect may do everything. jwt: each request shows a "
-            "token or an API key in its Authorization header."},
-    {CHOICE(jwt_algorithm, "HS256", algorithm_choices), .doc = "The only algorithm with which tokens may be signed."},
+            "token or an API key in its Authorization header, and jwt_key_file or api_keys_file says which are good."},
+    {CHOICE(jwt_algorithm, "HS256", algorithm_choices),
+     .doc = "The only algorithm with which tokens may be signed; what a token says of itself does not count."},
     {TEXT(jwt_key_file),
-     .doc = "The key with which tokens are verified: for HS256 the secret's bytes (one newline at the end does not "
-            "count), otherwise a public key in PEM. Several files, separated by commas, while a key is replaced."},
-    {TEXT(jwt_audience), .doc = "What a token's aud must contain. Empty: aud is not looked at."},
+     .doc =
+         "The key with which tokens are verified. HS256: a file with the secret's bytes, 32 at least (one newline at "
+         "the end does not count). RS256 and ES256: a public key in PEM, of RSA with 2048 bits at least or on the "
+         "curve P-256. Up to 8 files, separated by commas, while a key is replaced; a token's kid may name one by "
+         "the file's name without directory and extension. SIGHUP reads the list and the files again, and leaves "
+         "all keys as they were when one cannot be used."},
+    {TEXT(jwt_audience), .doc = "What a token's aud must be or contain. Empty: aud is not looked at."},
     {TEXT(jwt_issuer), .doc = "What a token's iss must be. Empty: iss is not looked at."},
     {FIELD(jwt_leeway_ms), .kind = CONFIG_DURATION, .initial = "30000", .min = 0, .max = 300000,
-     .doc = "By how much the clock of whoever signs tokens may differ: exp and nbf are taken so much more kindly."},
+     .doc = "By how much the clock of whoever signs tokens may differ from the database's: a token is good for so long "
+            "after its exp, and so long before its nbf."},
     {TEXT(api_keys_file),
-     .doc = "Named keys for servers and dashboards, one on each line: name, SHA-256 of the key in hexadecimal, scopes "
-            "and rooms, the latter two separated by commas."},
+     .doc =
+         "Named keys for servers and dashboards, one on each line: name, SHA-256 of the key in hexadecimal, scopes "
+         "and rooms, the latter two separated by commas. A room is a name, or a prefix with * at its end. Lines that "
+         "begin with # are comments. SIGHUP reads the file again; a file without keys revokes all of them."},
     {CHOICE(metrics_access, "open", metrics_choices),
      .doc = "Who may read /metrics while auth is not none. open: everybody who can connect. credential: whoever shows "
             "one with the scope presence:read."},
-    {TEXT(tls_cert_file), .doc = "Certificate chain in PEM; with tls_key_file the server speaks TLS."},
-    {TEXT(tls_key_file), .doc = "The private key of tls_cert_file, in PEM."},
-    {TEXT(cors_origins), .doc =
-                             "Origins, separated by commas, whose pages may call this server from a browser, such as "
-                             "https://app.example.org; * for any. Empty: none but the server's own."},
+    {TEXT(tls_cert_file),
+     .doc = "Certificate chain in PEM, the server's own certificate first; with tls_key_file the server speaks TLS 1.3 "
+            "and 1.2, and nothing else. SIGHUP reads both files again, for new connections."},
+    {TEXT(tls_key_file), .doc = "The private key of tls_cert_file, in PEM and not encrypted."},
+    {FIELD(cors_origins), .kind = CONFIG_ORIGINS, .initial = "",
+     .doc = "Origins, separated by commas, whose pages may call this server from a browser, such as "
+            "https://app.example.org; * alone for any. Empty: none but the server's own."},
     {CHOICE(membership, "open", membership_choices),
      .doc =
          "open: whoever may call may hold a lease, unless the membership was revoked. required: an active membership "
-         "of the room is needed. Members are the rows of the table stillhere.member; this version has no route for "
-         "them."},
+         "of the room is needed (PUT /rooms/{room}/members/{user})."},
     {DURATION(ttl_default_ms, "90000", MS_OF_INT4),
      .doc = "How long a lease lasts when the heartbeat does not say. Unless it is set it gives way to ttl_min_ms and "
             "ttl_max_ms."},
@@ -109,24 +120,32 @@ const struct config_key config_keys[] = {
     {DURATION(tombstone_retention_ms, "86400000", TEN_YEARS_MS),
      .doc = "How long an ended lease is remembered, so that a late heartbeat cannot bring it back."},
     {COUNT(address_rate, "0", 0, 1000000),
-     .doc = "Requests a second that one client address may make in the long run; 0 means no limit."},
-    {COUNT(address_burst, "200", 1, 1000000), .doc = "How many it may make at once, above address_rate."},
+     .doc = "Requests a second that one client address (of IPv6, one /64) may make of this instance in the long run; "
+            "more are answered 429. 0 means no limit. Behind a proxy all clients have the proxy's address."},
+    {COUNT(address_burst, "200", 1, 1000000), .doc = "How many of them may come at once after a pause."},
     {COUNT(credential_rate, "0", 0, 1000000),
-     .doc =
-         "Requests a second that one credential (a token's sub, an API key) may make in the long run; a batch counts "
-         "as its leases; 0 means no limit."},
-    {COUNT(credential_burst, "200", 1, 1000000), .doc = "How many it may make at once, above credential_rate."},
+     .doc = "Requests a second that one credential (a token's sub, an API key) may make of this instance in the long "
+            "run; a batch counts as its leases. More are answered 429. 0 means no limit."},
+    {COUNT(credential_burst, "200", 1, 1000000),
+     .doc = "How many of them may come at once after a pause. A batch of more leases is taken when nothing else has "
+            "come for long enough, and paid for afterwards."},
     {FIELD(renew_interval_min_ms), .kind = CONFIG_DURATION, .initial = "0", .min = 0, .max = 3600000,
-     .doc = "The shortest time between two renewals of one lease; one that comes sooner is answered 429. 0 means no "
-            "limit."},
+     .doc = "The shortest time between two renewals of one lease; one that comes sooner is answered 429. At most a "
+            "third of ttl_min_ms. 0 means no limit."},
     {COUNT(max_leases_per_user, "0", 0, 1000000),
-     .doc = "Live leases that one user may hold in all rooms together; 0 means no limit."},
-    {COUNT(max_leases_per_room, "0", 0, 10000000), .doc = "Live leases that a room may have; 0 means no limit."},
+     .doc = "Live leases that one user may hold in all rooms together; one more is answered 429, renewals never are. 0 "
+            "means no limit."},
+    {COUNT(max_leases_per_room, "0", 0, 10000000),
+     .doc = "Live leases that a room may have; one more is answered 429, renewals never are. 0 means no limit. With a "
+            "limit each new lease counts those of its room."},
     {COUNT(longpoll_max_per_credential, "0", 0, 1000000),
-     .doc = "Polls and streams that one credential may have waiting at the same time; 0 means no limit of its own."},
-    {FIELD(max_header_bytes), .kind = CONFIG_BYTES, .initial = "16384", .min = 4096, .max = 65536,
-     .doc = "The largest request line and headers together; larger ones are answered 431 or 414."},
-    {COUNT(max_batch_leases, "1000", 1, 1000), .doc = "Leases that one PUT may renew."},
+     .doc = "Polls and streams that one credential (while auth is none, one client address) may have waiting at this "
+            "instance at the same time; more are answered 429. 0 means no limit of its own."},
+    {FIELD(max_header_bytes), .kind = CONFIG_BYTES, .initial = "14336", .min = 4096, .max = 65536,
+     .doc =
+         "The longest request line and headers together; longer ones are answered 431, or 414 where it is the request "
+         "line. Each connection has this and 4096 bytes more of memory, which is used up as its requests do."},
+    {COUNT(max_batch_leases, "1000", 1, 1000), .doc = "Leases that one PUT may carry; more are answered 400."},
     {FIELD(max_body_bytes), .kind = CONFIG_BYTES, .initial = "1048576", .min = 1024, .max = 67108864,
      .doc = "The largest request body; a larger one is answered 413."},
     {COUNT(max_connections, "18000", 2, 1000000),

@@ -10,8 +10,9 @@
 #include <stdint.h>
 
 enum config_kind {
-  CONFIG_LISTEN,   ///< host:port, loopback only while there is no authorization
+  CONFIG_LISTEN,   ///< host:port or unix:/path, loopback only while there is no authorization
   CONFIG_DATABASE, ///< a PostgreSQL connection string; never repeated in an error, since it may hold a password
+  CONFIG_ORIGINS,  ///< a list for config/origins.h
   CONFIG_TEXT,     ///< any text without control characters, perhaps empty
   CONFIG_DURATION, ///< milliseconds
   CONFIG_BYTES,
@@ -22,7 +23,7 @@ enum config_kind {
 struct config_key {
   const char *name;
   enum config_kind kind;
-  size_t offset;              ///< in struct config: a char * for the first three kinds, else an int64_t
+  size_t offset;              ///< in struct config: a char * up to CONFIG_TEXT, else an int64_t
   const char *initial;        ///< the default, as it would be written
   int64_t min, max;           ///< of a number, both included
   bool may_be_empty;          ///< of a connection string

@@ -30,6 +30,7 @@ static void describe_value(struct buf *b, const struct config_key *key) {
     break;
   case CONFIG_LISTEN:
   case CONFIG_DATABASE:
+  case CONFIG_ORIGINS:
   case CONFIG_TEXT:
     break;
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "db/migrate.h"
 
+#include <stdio.h>
+
 #include "base/log.h"
 #include "db/db_internal.h"
 
@@ -15,9 +17,11 @@
 /// A migration may have a large table to go through.
 #define APPLY_MAX_MS 3600000
 
+static const char create_schema[] =
+    "CREATE SCHEMA stillhere;"
+    "COMMENT ON SCHEMA stillhere IS 'Presence: who is still here. Owned and migrated by stillhered.';";
+
 static const char create_ledger[] =
-    "CREATE SCHEMA IF NOT EXISTS stillhere;"
-    "COMMENT ON SCHEMA stillhere IS 'Presence: who is still here. Owned and migrated by stillhered.';"
     "CREATE TABLE stillhere.schema_migration ("
     " number integer NOT NULL PRIMARY KEY CHECK (number > 0),"
     " name text NOT NULL,"
@@ -27,10 +31,25 @@ static const char create_ledger[] =
     "COMMENT ON COLUMN stillhere.schema_migration.name IS 'File name.';"
     "COMMENT ON COLUMN stillhere.schema_migration.applied_at IS 'When it was applied, on the database clock.';";
 
-/// Not to_regclass(): it trusts this session's cache, which may not yet know what another has just committed.
-static const struct db_stmt stmt_has_ledger = {
-    "migrate_has_ledger", "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-                          " WHERE n.nspname = 'stillhere' AND c.relname = 'schema_migration')"};
+/// What is there, and what this role may do with it. Reads only what every role may read. Not to_regclass(): it trusts
+/// this session's cache, which may not yet know what another has just committed.
+static const struct db_stmt stmt_look = {
+    "migrate_look",
+    "SELECT n.oid IS NOT NULL, c.oid IS NOT NULL,"
+    " coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), false),"
+    " CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')"
+    "  ELSE has_schema_privilege(n.oid, 'CREATE') AND (c.oid IS NULL OR pg_has_role(c.relowner, 'USAGE')) END,"
+    " current_user::text"
+    " FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = 'stillhere'"
+    " LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'schema_migration'"};
+
+/// Tables and views that this role may not even read. Whoever works on them may read them all, so such a one is newer
+/// than the grants.
+static const struct db_stmt stmt_closed = {"migrate_closed",
+                                           "SELECT min(c.relname::text), current_user::text FROM pg_class c"
+                                           " JOIN pg_namespace n ON n.oid = c.relnamespace"
+                                           " WHERE n.nspname = 'stillhere' AND c.relkind IN ('r', 'p', 'v')"
+                                           " AND NOT has_table_privilege(c.oid, 'SELECT')"};
 
 static const struct db_stmt stmt_newest = {"migrate_newest",
                                            "SELECT coalesce(max(number), 0) FROM stillhere.schema_migration"};
@@ -41,15 +60,33 @@ static const struct db_stmt stmt_applied = {"migrate_applied",
 static const struct db_stmt stmt_record = {"migrate_record",
                                            "INSERT INTO stillhere.schema_migration (number, name) VALUES ($1, $2)"};
 
-/// Creates the ledger where it is missing. Looks first, since a role may be allowed to use it but not to create it.
-static enum db_status open_ledger(struct db *db) {
+/// What stmt_look has found.
+struct look {
+  bool schema, ledger; ///< they exist
+  bool may_read, may_migrate;
+  char role[128];
+};
+
+static enum db_status look(struct db *db, struct look *found) {
   PGresult *r;
-  enum db_status status = db_run(db, &stmt_has_ledger, NULL, &r);
+  enum db_status status = db_run(db, &stmt_look, NULL, &r);
   if (status != DB_OK)
     return status;
-  bool there = db_bool(r, 0, 0);
+  *found = (struct look){db_bool(r, 0, 0), db_bool(r, 0, 1), db_bool(r, 0, 2), db_bool(r, 0, 3), ""};
+  (void)snprintf(found->role, sizeof found->role, "%s", db_text(r, 0, 4));
   PQclear(r);
-  return there ? DB_OK : db_script(db, create_ledger);
+  return DB_OK;
+}
+
+/// Creates what is missing. Looks first, since a role may be allowed to use it but not to create it.
+static enum db_status open_ledger(struct db *db) {
+  struct look found;
+  enum db_status status = look(db, &found);
+  if (status == DB_OK && !found.schema)
+    status = db_script(db, create_schema);
+  if (status == DB_OK && !found.ledger)
+    status = db_script(db, create_ledger);
+  return status;
 }
 
 /// @param[out] missing the first migration that is not applied, NULL when there is none
@@ -106,17 +143,63 @@ static enum db_status apply_next(struct db *db, void *ctx) {
   return status;
 }
 
+/// Whether there is anything to do. Only reads, so that it needs no lock and no more rights than the daily work.
+/// @param[out] due DB_OK: whether a migration is to be applied. DB_FAILED has been logged
+static enum db_status find_due(struct db *db, bool *due) {
+  struct look found;
+  enum db_status status = look(db, &found);
+  if (status != DB_OK)
+    return status;
+  const struct migration *missing = migration_count == 0 ? NULL : &migrations[0];
+  if (found.ledger && !found.may_read && !found.may_migrate) {
+    log_error("the role %s may not use the schema stillhere: run sql/roles.sql, and connect as stillhere_app",
+              found.role);
+    return DB_FAILED;
+  }
+  if (found.ledger)
+    status = find_missing(db, &missing);
+  if (status != DB_OK)
+    return status;
+  *due = missing != NULL;
+  if (*due && !found.may_migrate) {
+    log_error("the database lacks migration %s, and the role %s may not apply it: run stillhered --migrate with a"
+              " database_url of the schema's owner, then sql/roles.sql once more",
+              missing->name, found.role);
+    return DB_FAILED;
+  }
+  return DB_OK;
+}
+
+/// The schema is up to date; whether this role may also use all of it.
+static enum db_status check_grants(struct db *db) {
+  PGresult *r;
+  enum db_status status = db_run(db, &stmt_closed, NULL, &r);
+  if (status != DB_OK)
+    return status;
+  if (!db_null(r, 0, 0)) {
+    log_error("the role %s may not read stillhere.%s: run sql/roles.sql once more", db_text(r, 0, 1), db_text(r, 0, 0));
+    status = DB_FAILED;
+  }
+  PQclear(r);
+  return status;
+}
+
 enum db_status migrate(struct db *db) {
   enum db_status status = db_connect(db);
+  bool due = false;
+  if (status == DB_OK)
+    status = find_due(db, &due);
   const struct migration *applied = NULL;
-  while (status == DB_OK) {
+  while (status == DB_OK && due) {
     status = db_transaction(db, apply_next, &applied);
-    if (status != DB_OK || applied == NULL)
-      break;
-    log_info("migration %s applied", applied->name);
+    due = applied != NULL;
+    if (status == DB_OK && due)
+      log_info("migration %s applied", applied->name);
   }
+  if (status == DB_OK)
+    status = check_grants(db);
+  if (status == DB_OK)
+    status = db_greet(db);
   // Another instance's turn took long, or readers kept a table: not a fault, only not yet.
-  if (status == DB_LOCKED || status == DB_RETRY)
-    return DB_LOST;
-  return status == DB_OK ? db_greet(db) : status;
+  return status == DB_LOCKED || status == DB_RETRY ? DB_LOST : status;
 }

@@ -17,8 +17,10 @@ struct migration {
 extern const struct migration migrations[];
 extern const int migration_count;
 
-/// Brings the schema `stillhere` up to date. Creates it and `stillhere.schema_migration` where they are missing.
-/// @return DB_OK; DB_LOST (try again later); DB_FAILED when a file fails or the database is newer than this program
+/// Brings the schema `stillhere` up to date. Creates it and `stillhere.schema_migration` where they are missing. Where
+/// nothing is missing it only reads: a role that may not migrate is enough then, and no lock is taken.
+/// @return DB_OK; DB_LOST (try again later); DB_FAILED when a file fails, the database is newer than this program, or
+/// the role lacks a right, with one line in the log that says what to do
 enum db_status migrate(struct db *db);
 
 #endif

@@ -94,6 +94,22 @@ bool accept_event_stream(const char *accept) {
   return stream >= (application >= 0 ? application : any);
 }
 
+int accept_weight(const char *accept, const char *type) {
+  int exact = -1, kind = -1, any = -1;
+  size_t kind_len = strcspn(type, "/") + 1;
+  struct element e;
+  for (const char *s = accept; s != NULL && (s = next(s, &e)) != NULL;) {
+    if (is(&e, type))
+      exact = e.q;
+    else if (e.len == kind_len + 1 && strncasecmp(e.name, type, kind_len) == 0 && e.name[kind_len] == '*')
+      kind = e.q;
+    else if (is(&e, "*/*"))
+      any = e.q;
+  }
+  int q = exact >= 0 ? exact : kind >= 0 ? kind : any;
+  return q > 0 ? q : 0;
+}
+
 bool accept_gzip(const char *accept_encoding) {
   int gzip = -1, identity = -1, any = -1;
   struct element e;

@@ -11,6 +11,10 @@
 /// the same weight too, and for wildcards, JSON is the answer.
 bool accept_event_stream(const char *accept);
 
+/// How much @a accept wants @a type ("text/csv"), in thousandths: by its name, else by its kind (`text/*`), else by
+/// `*/*`.
+int accept_weight(const char *accept, const char *type);
+
 /// Whether @a accept_encoding allows gzip, by its name or by `*`, and does not prefer the plain form.
 bool accept_gzip(const char *accept_encoding);
 

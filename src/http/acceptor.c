@@ -20,6 +20,7 @@
 #include "base/rand.h"
 #include "http/lifecycle.h"
 #include "http/peers.h"
+#include "http/unix_socket.h"
 
 #define BACKLOG 4096
 /// Pause when the process or the system has no descriptor left.
@@ -32,6 +33,8 @@ struct acceptor {
   struct worker *const *workers;
   unsigned n_workers, next;
   int listen_fd, stop_fd;
+  const char *path; ///< of a unix socket; NULL: a port
+  struct stat made; ///< what was made at the path
   pthread_t thread;
   int64_t full_us, starved_us; ///< when the last complaint of each kind was logged; 0: never
 };
@@ -45,8 +48,12 @@ static bool may_complain(int64_t *last_us) {
   return true;
 }
 
-/// Says 503 without reading and without waiting, and closes.
-static void turn_away(int fd) {
+/// Says 503 without reading and without waiting, and closes. Where TLS is spoken it can only close.
+static void turn_away(int fd, bool tls) {
+  if (tls) {
+    (void)close(fd);
+    return;
+  }
   static const char body[] =
       "{\"type\":\"urn:stillhere:problem:too_many_connections\",\"title\":\"Service Unavailable\","
       "\"status\":503,\"code\":\"too_many_connections\","
@@ -68,7 +75,7 @@ static void deal(struct acceptor *a, int fd, const struct sockaddr *addr, sockle
   struct lifecycle *lifecycle = a->service->lifecycle;
   if (atomic_load(&lifecycle->connections) >= a->service->config->max_connections ||
       !peers_enter(lifecycle->peers, addr)) {
-    turn_away(fd);
+    turn_away(fd, a->service->tls != NULL);
     if (may_complain(&a->full_us))
       log_warning("connections are turned away: max_connections or max_connections_per_ip is reached");
     return;
@@ -129,10 +136,10 @@ static int listen_on(const struct addrinfo *address) {
 }
 
 /// @return a listening socket, or -1 (logged)
-static int open_socket(const char *listen_text) {
+static int open_port(const char *listen_text) {
   char host[256], port[6];
   if (!listen_split(listen_text, host, port)) {
-    log_error("listen: '%s' is not HOST:PORT", listen_text);
+    log_error("listen: '%s' is neither HOST:PORT nor unix:/PATH", listen_text);
     return -1;
   }
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *list = NULL;
@@ -151,14 +158,25 @@ static int open_socket(const char *listen_text) {
 }
 
 /// The ready line, with the port that the kernel chose where the configuration says 0.
-static void announce(int fd) {
+static void announce(const struct acceptor *a) {
+  const char *tls = a->service->tls != NULL ? " (TLS)" : "";
+  if (a->path != NULL) {
+    log_info("listening on unix:%s%s", a->path, tls);
+    return;
+  }
   struct sockaddr_storage addr = {0};
   socklen_t len = sizeof addr;
   char host[NI_MAXHOST], port[NI_MAXSERV];
-  if (getsockname(fd, (struct sockaddr *)&addr, &len) == 0 &&
+  if (getsockname(a->listen_fd, (struct sockaddr *)&addr, &len) == 0 &&
       getnameinfo((struct sockaddr *)&addr, len, host, sizeof host, port, sizeof port,
                   NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-    log_info(addr.ss_family == AF_INET6 ? "listening on [%s]:%s" : "listening on %s:%s", host, port);
+    log_info(addr.ss_family == AF_INET6 ? "listening on [%s]:%s%s" : "listening on %s:%s%s", host, port, tls);
+}
+
+static void close_socket(struct acceptor *a) {
+  if (a->path != NULL)
+    unix_socket_remove(a->path, &a->made);
+  (void)close(a->listen_fd);
 }
 
 struct acceptor *acceptor_start(const struct service *service, struct worker *const *workers, unsigned n_workers) {
@@ -166,19 +184,20 @@ struct acceptor *acceptor_start(const struct service *service, struct worker *co
   if (a == NULL)
     return NULL;
   *a = (struct acceptor){.service = service, .workers = workers, .n_workers = n_workers, .stop_fd = -1};
-  a->listen_fd = open_socket(service->config->listen);
+  a->path = listen_path(service->config->listen);
+  a->listen_fd = a->path != NULL ? unix_socket_listen(a->path, BACKLOG, &a->made) : open_port(service->config->listen);
   if (a->listen_fd >= 0)
     a->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (a->stop_fd >= 0) {
     errno = pthread_create(&a->thread, NULL, acceptor_main, a);
     if (errno == 0) {
-      announce(a->listen_fd);
+      announce(a);
       return a;
     }
   }
   if (a->listen_fd >= 0) {
     log_error("the acceptor does not start: %s", strerror(errno));
-    (void)close(a->listen_fd);
+    close_socket(a);
   }
   if (a->stop_fd >= 0)
     (void)close(a->stop_fd);
@@ -193,7 +212,7 @@ void acceptor_stop(struct acceptor *a) {
   while (write(a->stop_fd, &one, sizeof one) < 0 && errno == EINTR)
     continue;
   (void)pthread_join(a->thread, NULL);
-  (void)close(a->listen_fd);
+  close_socket(a);
   (void)close(a->stop_fd);
   free(a);
 }

@@ -9,7 +9,8 @@
 
 struct acceptor;
 
-/// Listens as the configuration says and starts the thread; logs `listening on HOST:PORT` with the real port.
+/// Listens as the configuration says and starts the thread; logs `listening on HOST:PORT`, with the real port, or
+/// `listening on unix:/PATH`; behind either ` (TLS)`.
 /// @param workers outlive the acceptor. @return NULL when that fails (logged)
 struct acceptor *acceptor_start(const struct service *service, struct worker *const *workers, unsigned n_workers);
 

@@ -24,6 +24,8 @@ static void conn_started(struct worker_loop *loop, struct MHD_Connection *connec
   conn->loop = loop;
   conn->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
   *socket_context = conn;
+  if (loop->tls && !tls_conn_begin(conn, connection))
+    log_warning("a connection has no TLS session"); // it finds no certificate, so its handshake fails
   // libmicrohttpd does not look at the sockets of suspended requests, and in epoll mode it misses a FIN that arrives
   // together with the request. The pointer in the event is safe: connections are freed in MHD_run() only, and no event
   // is kept across it.
@@ -42,6 +44,7 @@ static void conn_closed(struct worker_loop *loop, struct MHD_Connection *connect
   metric_add(METRIC_CONNECTIONS, -1);
   if (conn == NULL)
     return;
+  tls_conn_end(conn);
   (void)epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
   heap_remove(&loop->conns, &conn->deadline);
   free(conn);
@@ -50,6 +53,7 @@ static void conn_closed(struct worker_loop *loop, struct MHD_Connection *connect
 void conn_notify(void *cls, struct MHD_Connection *connection, void **socket_context,
                  enum MHD_ConnectionNotificationCode code) {
   struct worker_loop *loop = cls;
+  loop->progress++;
   if (code == MHD_CONNECTION_NOTIFY_STARTED)
     conn_started(loop, connection, socket_context);
   else
@@ -105,7 +109,10 @@ void conn_expire(struct worker_loop *loop, int64_t now_us) {
 
 void conn_refuse(struct conn *conn, const char *response, size_t len) {
   // What does not fit into the socket at once belongs to a client that does not read; it is not worth a wait.
-  (void)send(conn->fd, response, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (conn->tls != NULL)
+    tls_conn_refuse(conn, response, len);
+  else
+    (void)send(conn->fd, response, len, MSG_NOSIGNAL | MSG_DONTWAIT);
   (void)shutdown(conn->fd, SHUT_WR);
   int64_t due_us = clock_mono_us() + REFUSED_LINGER_US;
   if (conn->deadline.slot == 0 || conn->deadline.due_us > due_us)

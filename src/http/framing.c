@@ -4,8 +4,10 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/metric.h"
 #include "base/rand.h"
 #include "base/strict.h"
+#include "http/cors.h"
 #include "http/inside.h"
 
 /// What is gathered while the headers are walked through.
@@ -80,9 +82,24 @@ static void judge_body(const struct headers *h, bool http_1_0, struct framing *f
     refuse(f, 501, "unsupported_transfer_coding", "the only transfer coding that is understood is chunked");
 }
 
+/// Whether the request line and the headers together are too long.
+static void judge_size(const struct request *r, struct framing *f) {
+  size_t max = (size_t)r->worker->service->config->max_header_bytes;
+  const union MHD_ConnectionInfo *info =
+      MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+  if (info == NULL || info->header_size <= max)
+    return;
+  metric_add(METRIC_LIMITED_HEADER, 1);
+  if (strlen(r->target) > max / 2)
+    refuse(f, 414, "target_too_long", "the request line and the headers are longer than max_header_bytes");
+  else
+    refuse(f, 431, "header_too_large", "the request line and the headers are longer than max_header_bytes");
+}
+
 void framing_read(struct request *r, const char *version, struct framing *framing) {
   struct headers h = {0};
   (void)MHD_get_connection_values(r->connection, MHD_HEADER_KIND, gather, &h);
+  cors_read(r);
   *framing = (struct framing){.has_body = h.codings > 0 || (h.lengths > 0 && strcmp(h.length, "0") != 0)};
   if (h.ids == 1 && request_id_sane(h.id, strlen(h.id)))
     (void)snprintf(r->id, sizeof r->id, "%s", h.id);
@@ -90,6 +107,7 @@ void framing_read(struct request *r, const char *version, struct framing *framin
     (void)snprintf(r->content_encoding, sizeof r->content_encoding, "%s", h.encodings == 1 ? h.encoding : "several");
 
   bool http_1_0 = strcmp(version, "HTTP/1.0") == 0;
+  judge_size(r, framing);
   judge_body(&h, http_1_0, framing);
   if (h.folded)
     refuse(framing, 400, "bad_framing", "a header continues on a second line");

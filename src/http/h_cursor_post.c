@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/jsonout.h"
+#include "http/access.h"
 #include "http/cursor_input.h"
 #include "http/handlers.h"
 #include "http/request_read.h"
@@ -116,6 +117,11 @@ static enum request_verdict check(struct request *r, struct cursor_read *read) {
 }
 
 static enum request_verdict post(struct request *r, struct cursor_input *in) {
+  const struct refusal *refusal = access_write(r, r->params[0], in->user_id, in->session_id);
+  if (refusal != NULL) {
+    request_refused(r, refusal);
+    return REQUEST_DONE;
+  }
   struct cursor_read *read = calloc(1, sizeof *read);
   if (read == NULL) {
     request_unavailable(r, "out of memory; try again");

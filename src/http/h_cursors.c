@@ -49,9 +49,7 @@ static int64_t earlier(int64_t a, int64_t b) {
 }
 
 static enum request_verdict too_many(struct request *r) {
-  request_problem(r, 503, "too_many_waiting", NULL,
-                  "too many polls and streams are open; try again, or poll with "
-                  "wait_ms=0");
+  request_too_many_waiting(r);
   return REQUEST_DONE;
 }
 
@@ -166,6 +164,12 @@ static enum request_verdict look(struct request *r, struct cursor_watch *w) {
 static bool parse(struct request *r, struct cursor_watch *w) {
   const struct config *config = r->worker->service->config;
   const char *since = request_query(r, "since"), *wait = request_query(r, "wait_ms");
+  const char *user_id = request_query(r, "user_id"); // for whom it watches (http/standing.h)
+  const char *problem = user_id != NULL ? ident_problem(user_id, strlen(user_id)) : NULL;
+  if (problem != NULL) {
+    request_problem(r, 400, "bad_parameter", "user_id", "user_id %s", problem);
+    return false;
+  }
   int64_t wait_ms = config->longpoll_default_wait_ms;
   w->query.has_since = since != NULL;
   if (since != NULL && !strict_int(since, strlen(since), 0, REVISION_MAX, &w->query.since)) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/strict.h"
+#include "http/access.h"
 #include "http/handlers.h"
 #include "http/json_read.h"
 #include "store/read.h"
@@ -43,6 +44,11 @@ enum request_verdict h_last_seen_get(struct request *r) {
     const char *problem = ident_problem(r->repeated[i], len);
     if (problem != NULL) {
       request_problem(r, 400, "bad_parameter", "user_id", "user_id %s", problem);
+      return REQUEST_DONE;
+    }
+    const struct refusal *refusal = access_user(r, r->repeated[i]);
+    if (refusal != NULL) {
+      request_refused(r, refusal);
       return REQUEST_DONE;
     }
     bytes += len + 1;

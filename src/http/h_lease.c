@@ -5,12 +5,19 @@
 
 #include "base/clock.h"
 #include "base/jsonout.h"
+#include "http/access.h"
 #include "http/handlers.h"
 #include "http/lease_input.h"
 #include "http/lease_reply.h"
 #include "http/presence.h"
+#include "http/standing.h"
 #include "http/worker.h"
 #include "http/write_request.h"
+#include "live/limits.h"
+#include "live/load.h"
+
+/// Events in the reply to `since` at most.
+#define EVENTS_MAX 1000
 
 struct lease_put {
   struct write_request write; ///< first
@@ -30,12 +37,15 @@ static void put_free(struct write_request *write) {
 }
 
 /// The reply of one item of a batch: never more than its own trouble.
-static void add_item(struct buf *b, const struct lease_item *item, const char *request_id) {
+static void add_item(struct buf *b, const struct lease_item *item, const struct request *r) {
   if (item->ok) {
     // An element like any other: jo_object() puts the comma.
-    lease_reply_open(b, &item->op, request_id);
+    lease_reply_open(b, &item->op, r);
+  } else if (item->refusal != NULL) {
+    access_note(r, item->refusal->status, item->refusal->code);
+    problem_open(b, item->refusal->status, item->refusal->code, NULL, item->refusal->detail, r->id);
   } else {
-    problem_open(b, 400, item->problem.code, item->problem.field, item->problem.detail, request_id);
+    problem_open(b, 400, item->problem.code, item->problem.field, item->problem.detail, r->id);
   }
   jo_object_end(b);
 }
@@ -46,7 +56,7 @@ static void reply_batch(struct request *r, const struct lease_put *put) {
   jo_key(&b, "results");
   jo_array(&b);
   for (size_t i = 0; i < put->input.n; i++) {
-    add_item(&b, &put->input.items[i], r->id);
+    add_item(&b, &put->input.items[i], r);
   }
   jo_array_end(&b);
   jo_kstr(&b, "request_id", r->id);
@@ -92,6 +102,10 @@ static enum request_verdict presence_step(struct request *r, struct lease_put *p
 
 static enum request_verdict presence_resumed(struct request *r, enum wake_reason reason) {
   struct lease_put *put = r->state;
+  if (standing_check(r) != NULL) { // what is committed is acknowledged; presence is for others now
+    reply_single(r, put, NULL);
+    return REQUEST_DONE;
+  }
   return presence_step(r, put, presence_resume(&put->presence, reason));
 }
 
@@ -106,7 +120,7 @@ static enum request_verdict decided(struct request *r, enum wake_reason reason) 
     return REQUEST_DONE;
   }
   const struct op *op = &put->input.items[0].op;
-  if (!put->wants_presence || decision_status(op->decision) != 200) {
+  if (!put->wants_presence || decision_status(op->decision) != 200 || standing_check(r) != NULL) {
     reply_single(r, put, NULL);
     return REQUEST_DONE;
   }
@@ -118,16 +132,51 @@ static enum request_verdict decided(struct request *r, enum wake_reason reason) 
   return presence_step(r, put, presence_begin(p));
 }
 
-/// Collects the ops of the input. @return false when memory ran out
-static bool collect_ops(struct lease_put *put, size_t *n) {
+/// Asks for each lease whether the caller may write it. @return the refusal of a single lease, else NULL
+static const struct refusal *judge(const struct request *r, struct lease_input *in) {
+  for (size_t i = 0; i < in->n; i++) {
+    struct lease_item *item = &in->items[i];
+    const struct lease_key *key = &item->op.key;
+    if (item->ok) {
+      item->refusal = access_write(r, key->room_id, key->user_id, key->session_id);
+    }
+    item->ok = item->ok && item->refusal == NULL;
+  }
+  return in->batch ? NULL : in->items[0].refusal;
+}
+
+/// Collects the ops of the input; while the database is slow they ask for more time than their clients did.
+/// @return false when memory ran out
+static bool collect_ops(const struct request *r, struct lease_put *put, size_t *n) {
+  const struct service *service = r->worker->service;
+  int64_t now_us = clock_mono_us();
   *n = 0;
   put->ops = calloc(put->input.n > 0 ? put->input.n : 1, sizeof(struct op *));
   for (size_t i = 0; put->ops != NULL && i < put->input.n; i++) {
     if (put->input.items[i].ok) {
-      put->ops[(*n)++] = &put->input.items[i].op;
+      struct op *op = &put->input.items[i].op;
+      op->ttl_ms = load_lengthen(service->load, op->ttl_ms, service->config->ttl_max_ms, now_us);
+      put->ops[(*n)++] = op;
     }
   }
   return put->ops != NULL;
+}
+
+/// A batch costs as much as its leases would one by one. The first was paid for at the request's head.
+/// @return false when it is more than the credential has left (answered with 429)
+static bool pay(struct request *r, size_t n_leases) {
+  if (n_leases < 2) {
+    return true;
+  }
+  int64_t wait_ms = limits_credential_rest(r->worker->service->limits, r->credential, (int64_t)n_leases - 1);
+  if (wait_ms == 0) {
+    return true;
+  }
+  struct reply_headers headers = {.retry_after_s = (int)((wait_ms + 999) / 1000)};
+  request_problem_headers(r, 429, "too_many_requests", NULL, &headers,
+                          "%zu leases at once are more than this credential has left; send fewer, or try again later",
+                          n_leases);
+  return false;
 }
 
 static enum request_verdict refuse(struct request *r, const struct input_problem *p) {
@@ -147,7 +196,7 @@ enum request_verdict h_lease_put(struct request *r) {
   }
   write_request_attach(&put->write, r, put_free);
   memcpy(put->request_id, r->id, sizeof put->request_id);
-  put->presence.query = (struct presence_query){.kinds = EVENT_KINDS_ALL, .limit = LEASES_MAX, .view = VIEW_SESSIONS};
+  put->presence.query = (struct presence_query){.kinds = EVENT_KINDS_ALL, .limit = EVENTS_MAX, .view = VIEW_SESSIONS};
   if (!presence_parse_cursor(r, &put->presence.query)) {
     return REQUEST_DONE;
   }
@@ -161,8 +210,17 @@ enum request_verdict h_lease_put(struct request *r) {
     request_problem(r, 400, "bad_parameter", "since", "since goes with a single lease, not with a batch");
     return REQUEST_DONE;
   }
+  const struct refusal *refusal = judge(r, &put->input);
+  if (refusal != NULL) {
+    request_refused(r, refusal);
+    return REQUEST_DONE;
+  }
+  r->answers_first = true;
   size_t n;
-  if (!collect_ops(put, &n)) {
+  if (!pay(r, put->input.n)) {
+    return REQUEST_DONE;
+  }
+  if (!collect_ops(r, put, &n)) {
     request_unavailable(r, "out of memory");
     return REQUEST_DONE;
   }

@@ -140,7 +140,7 @@ static enum request_verdict go_on(struct request *r, enum presence_step step) {
     request_unavailable(r, "the room could not be read in time; try again");
     break;
   case PRESENCE_TOO_MANY_WAITING:
-    request_problem(r, 503, "too_many_waiting", NULL, "too many polls are waiting; try again, or poll with wait_ms=0");
+    request_too_many_waiting(r);
     break;
   }
   return REQUEST_DONE;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/jsonout.h"
 #include "base/strict.h"
+#include "http/access.h"
 #include "http/handlers.h"
 #include "http/json_read.h"
 #include "store/read.h"
@@ -67,6 +68,11 @@ enum request_verdict h_rooms_get(struct request *r) {
   }
   if (limit_text && !strict_int(limit_text, strlen(limit_text), 1, LIST_MAX, &limit)) {
     request_problem(r, 400, "bad_parameter", "limit", "limit must be between 1 and %d", LIST_MAX);
+    return REQUEST_DONE;
+  }
+  const struct refusal *refusal = access_rooms(r, prefix ? prefix : "");
+  if (refusal) {
+    request_refused(r, refusal);
     return REQUEST_DONE;
   }
   struct list_args *list = calloc(1, sizeof *list);

@@ -16,7 +16,14 @@ enum request_verdict h_rooms_get(struct request *r);          ///< GET /rooms
 enum request_verdict h_user_presence_get(struct request *r);  ///< GET /users/{user}/presence
 enum request_verdict h_last_seen_get(struct request *r);      ///< GET /last-seen
 enum request_verdict h_room_last_seen_get(struct request *r); ///< GET /rooms/{room}/last-seen
+enum request_verdict h_member_put(struct request *r);         ///< PUT /rooms/{room}/members/{user}
+enum request_verdict h_member_delete(struct request *r);      ///< DELETE /rooms/{room}/members/{user}
+enum request_verdict h_member_get(struct request *r);         ///< GET /rooms/{room}/members/{user}
+enum request_verdict h_members_get(struct request *r);        ///< GET /rooms/{room}/members
+enum request_verdict h_attendance_post(struct request *r);    ///< POST /rooms/{room}/attendance
+enum request_verdict h_attendance_get(struct request *r);     ///< GET /rooms/{room}/attendance
 enum request_verdict h_explain_get(struct request *r);        ///< GET /rooms/{room}/users/{user}/explain
+enum request_verdict h_page(struct request *r);               ///< GET /
 enum request_verdict h_healthz(struct request *r);            ///< GET /healthz
 enum request_verdict h_readyz(struct request *r);             ///< GET /readyz
 enum request_verdict h_metrics(struct request *r);            ///< GET /metrics

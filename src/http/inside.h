@@ -5,7 +5,9 @@
 #ifndef SH_HTTP_INSIDE_H
 #define SH_HTTP_INSIDE_H
 
+#include <gnutls/abstract.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "http/lifecycle.h"
 #include "http/request.h"
@@ -27,9 +29,11 @@ enum request_phase {
 struct conn {
   struct worker_loop *loop;
   int fd;
-  struct request *request;   ///< the one that has begun, if any
-  struct heap_node deadline; ///< at its end the connection is shut down, so that a dripping client cannot hold it
-  bool client_closed;        ///< the client will send nothing more
+  struct gnutls_session_int *tls; ///< NULL: plain
+  const struct tls_pair *pair;    ///< the certificate that it began with; NULL: plain
+  struct request *request;        ///< the one that has begun, if any
+  struct heap_node deadline;      ///< at its end the connection is shut down, so that a dripping client cannot hold it
+  bool client_closed;             ///< the client will send nothing more
 };
 
 /// The requests of this worker that watch one room.
@@ -47,10 +51,14 @@ struct worker_loop {
   struct request *woken;  ///< to be resumed in the next turn
   struct room_watch *rooms;
   unsigned n_requests;
-  bool adopted; ///< MHD has taken the connection that is being handed over
+  bool tls;          ///< its connections speak TLS
+  bool fruitless;    ///< the last MHD_run() called nobody and moved no byte
+  uint64_t progress; ///< calls by MHD, counted
+  bool adopted;      ///< MHD has taken the connection that is being handed over
   bool draining, stopping, aborting;
   int64_t stop_deadline_us;
-  struct mail drain_mail, stop_mail;
+  struct mail drain_mail, stop_mail, look_mail;
+  atomic_bool look_posted; ///< look_mail is on its way
 };
 
 // -- conn.c --------------------------------------------------------------------------------------------------------
@@ -78,8 +86,26 @@ void conn_expire(struct worker_loop *loop, int64_t now_us);
 
 /// Sends a whole response by hand and says that nothing more will come, but goes on reading for a moment: a close with
 /// unread data makes the kernel send a reset, which can overtake the response. For refusals in the midst of an upload,
-/// where MHD takes no response. Plain TCP only.
+/// where MHD takes no response. Over TLS too: between two requests, or while one is read, nothing of MHD's is half
+/// sent.
 void conn_refuse(struct conn *conn, const char *response, size_t len);
+
+// -- tls_conn.c ----------------------------------------------------------------------------------------------------
+
+/// A connection begins (with the certificate that is in use now) and ends. @return false when it cannot be served
+bool tls_conn_begin(struct conn *conn, struct MHD_Connection *connection);
+void tls_conn_end(struct conn *conn);
+
+/// GnuTLS asks for the certificate of the connection that MHD keeps with @a session.
+int tls_conn_certificate(struct gnutls_session_int *session, const gnutls_datum_t *issuers, int n_issuers,
+                         const gnutls_pk_algorithm_t *algorithms, int n_algorithms, gnutls_pcert_st **chain,
+                         unsigned *n_chain, gnutls_privkey_t *key);
+
+/// Sends @a response, as much of it as the socket takes, and says that nothing more will come.
+void tls_conn_refuse(struct conn *conn, const char *response, size_t len);
+
+/// How often bytes have moved over TLS in this thread.
+uint64_t tls_conn_moves(void);
 
 // -- park.c --------------------------------------------------------------------------------------------------------
 
@@ -160,7 +186,8 @@ struct framing {
   int64_t length; ///< the declared Content-Length; 0 when there is none
 };
 
-/// Reads the headers once; also takes the request id and the content encoding.
+/// Reads the headers once; also takes the request id, the content encoding and the
+/// origin.
 void framing_read(struct request *r, const char *version, struct framing *framing);
 
 // -- query.c -------------------------------------------------------------------------------------------------------

@@ -109,9 +109,9 @@ static bool read_batch(struct lease_input *in, const json_t *list, const struct 
   if (!json_is_array(list)) {
     return input_refuse(problem, "bad_field", "leases", "leases must be an array, not %s", input_type_name(list));
   }
-  if (json_array_size(list) > LEASES_MAX) {
-    return input_refuse(problem, "bad_field", "leases", "leases has %zu elements; at most %d are taken at once",
-                        json_array_size(list), LEASES_MAX);
+  if (json_array_size(list) > (size_t)config->max_batch_leases) {
+    return input_refuse(problem, "bad_field", "leases", "leases has %zu elements; at most %lld are taken at once",
+                        json_array_size(list), (long long)config->max_batch_leases);
   }
   in->batch = true;
   in->n = json_array_size(list);

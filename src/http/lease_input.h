@@ -10,15 +10,15 @@
 #include "http/input.h"
 #include "store/op.h"
 
-/// Leases in one request at most.
-#define LEASES_MAX 1000
-
 /// Bytes of a meta at most, in its canonical form.
 #define META_MAX 2048
+
+struct refusal;
 
 /// One lease of the body: an op, or why it is none.
 struct lease_item {
   bool ok;
+  const struct refusal *refusal; ///< why the caller may not write it (http/access.h), which is for the handler to say
   struct input_problem problem;
   struct op op;    ///< its strings point into the body's JSON
   char *meta_text; ///< what op.meta points to

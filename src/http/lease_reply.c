@@ -7,13 +7,17 @@
 #include "base/jsonout.h"
 #include "base/rand.h"
 #include "db/epoch.h"
+#include "http/access.h"
+#include "http/worker.h"
 
 /// A client renews after a third of its time, less up to a fifth of that, so that those who started together drift
-/// apart. A lease that was not extended (already applied) has less left than its ttl.
-static int64_t renew_after_ms(const struct lease *lease) {
+/// apart, but no sooner than it may. A lease that was not extended (already applied) has less left than its ttl.
+static int64_t renew_after_ms(const struct op *op, int64_t least_ms) {
+  const struct lease *lease = &op->lease;
   int64_t left_ms = (lease->expires_at_us - clock_db_us()) / 1000;
   int64_t span_ms = left_ms < lease->ttl_ms ? left_ms : lease->ttl_ms;
-  return span_ms > 0 ? jitter_down(span_ms / 3, 5) : 0;
+  int64_t after_ms = span_ms > 0 ? jitter_down(span_ms / 3, 5) : 0;
+  return op->decision == DECISION_ACCEPTED && after_ms < least_ms ? least_ms : after_ms;
 }
 
 static void add_lease(struct buf *b, const struct lease *lease) {
@@ -33,7 +37,7 @@ static void add_lease(struct buf *b, const struct lease *lease) {
   jo_object_end(b);
 }
 
-static void open_success(struct buf *b, const struct op *op, const char *request_id) {
+static void open_success(struct buf *b, const struct op *op, const struct request *r) {
   char epoch[EPOCH_SIZE];
   epoch_get(epoch);
   jo_object(b);
@@ -48,12 +52,12 @@ static void open_success(struct buf *b, const struct op *op, const char *request
   jo_kstr(b, "epoch", epoch);
   if (op->kind == OP_HEARTBEAT) {
     jo_kint(b, "room_revision", op->room_revision);
-    jo_kint(b, "renew_after_ms", renew_after_ms(&op->lease));
+    jo_kint(b, "renew_after_ms", renew_after_ms(op, r->worker->service->config->renew_interval_min_ms));
   } else if (op->room_revision > 0) {
     jo_kint(b, "room_revision", op->room_revision);
   }
   jo_ktime(b, "server_time", clock_db_us());
-  jo_kstr(b, "request_id", request_id);
+  jo_kstr(b, "request_id", r->id);
 }
 
 static const char *explain(const struct op *op) {
@@ -72,6 +76,11 @@ static const char *explain(const struct op *op) {
     return "this room is for members, and this user is none";
   case DECISION_NOT_FOUND:
     return "there is no such lease, and none is remembered";
+  case DECISION_TOO_SOON:
+    return "this lease was renewed a moment ago; come again after retry_after_ms";
+  case DECISION_TOO_MANY_LEASES:
+    return op->user_full ? "this user has as many leases as one may; close one"
+                         : "this room has as many leases as it may; try again when somebody has left";
   case DECISION_NONE:
   case DECISION_ACCEPTED:
   case DECISION_ALREADY_APPLIED:
@@ -80,17 +89,21 @@ static const char *explain(const struct op *op) {
   return "the database did not answer in time; try again";
 }
 
-int lease_reply_open(struct buf *b, const struct op *op, const char *request_id) {
+int lease_reply_open(struct buf *b, const struct op *op, const struct request *r) {
   int status = decision_status(op->decision);
   if (status == 200) {
-    open_success(b, op, request_id);
+    open_success(b, op, r);
     return status;
   }
-  problem_open(b, status, decision_name(op->decision), NULL, explain(op), request_id);
+  access_note(r, status, decision_name(op->decision));
+  problem_open(b, status, decision_name(op->decision), NULL, explain(op), r->id);
   if (op->decision != DECISION_NONE) {
     jo_kstr(b, "decision", decision_name(op->decision));
     if (op->stored_revision > 0) {
       jo_kint(b, "stored_revision", op->stored_revision);
+    }
+    if (op->retry_after_ms > 0) {
+      jo_kint(b, "retry_after_ms", op->retry_after_ms);
     }
   }
   return status;
@@ -98,7 +111,7 @@ int lease_reply_open(struct buf *b, const struct op *op, const char *request_id)
 
 void lease_reply_send(struct request *r, const struct op *op, const struct buf *members) {
   struct buf b = {0};
-  int status = lease_reply_open(&b, op, r->id);
+  int status = lease_reply_open(&b, op, r);
   if (status == 503) {
     buf_free(&b);
     request_unavailable(r, explain(op));
@@ -108,6 +121,7 @@ void lease_reply_send(struct request *r, const struct op *op, const struct buf *
     buf_add(&b, members->data, members->len);
   }
   jo_object_end(&b);
-  struct reply_headers headers = {.content_type = status == 200 ? "application/json" : "application/problem+json"};
+  struct reply_headers headers = {.content_type = status == 200 ? "application/json" : "application/problem+json",
+                                  .retry_after_s = (int)((op->retry_after_ms + 999) / 1000)};
   request_reply_json(r, status, &b, &headers);
 }

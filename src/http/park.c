@@ -3,6 +3,8 @@
 
 #include "base/metric.h"
 #include "http/inside.h"
+#include "http/standing.h"
+#include "live/limits.h"
 
 static void leave_parked(struct worker_loop *loop, struct request *r) {
   heap_remove(&loop->waits, &r->deadline);
@@ -23,17 +25,26 @@ void park_taken(struct request *r) {
   r->to_resume = false;
 }
 
+/// There is no memory to wait with.
+static void wake_at_once(struct request *r) {
+  r->cut_short = false;
+  request_wake(r, WAKE_DEADLINE);
+}
+
 void request_park(struct request *r, int64_t deadline_us,
                   enum request_verdict (*resumed)(struct request *r, enum wake_reason reason)) {
   struct worker_loop *loop = r->conn->loop;
   r->resumed = resumed;
   r->phase = PHASE_PARKED;
+  r->park_until_us = deadline_us;
+  int64_t over_us = standing_until_us(r);
+  r->cut_short = over_us < deadline_us;
   conn_set_deadline(r->conn, INT64_MAX);
   DL_APPEND2(loop->parked, r, prev, next);
   if (loop->aborting)
     release(loop, r, PHASE_ABORTED);
-  else if (!heap_add(&loop->waits, &r->deadline, deadline_us))
-    request_wake(r, WAKE_DEADLINE);
+  else if (!heap_add(&loop->waits, &r->deadline, r->cut_short ? over_us : deadline_us))
+    wake_at_once(r);
   else if (r->conn->client_closed && !r->told_gone)
     request_wake(r, WAKE_GONE);
   else if (loop->draining && !r->told_draining)
@@ -65,7 +76,7 @@ static void resume_stream(struct request *r) {
   r->phase = PHASE_HANDLING;
   if (aborted) {
     stream_abort(r);
-  } else if (r->resumed(r, r->reason) == REQUEST_DONE) {
+  } else if (standing_resume(r) == REQUEST_DONE) {
     stream_end(r);
     park_forget(r);
     conn_replied(r->conn);
@@ -104,17 +115,39 @@ void park_abort(struct worker_loop *loop) {
   release(loop, r, PHASE_ABORTED);
 }
 
+static const struct sockaddr *client_address(const struct request *r) {
+  const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+  return info != NULL ? info->client_addr : NULL;
+}
+
 bool request_count_waiting(struct request *r) {
   if (r->counted_waiting)
     return true;
   const struct service *service = r->worker->service;
+  r->own_limit = !limits_wait(service->limits, r->credential, client_address(r));
+  if (r->own_limit)
+    return false;
   if (atomic_fetch_add(&service->lifecycle->waiting, 1) >= service->config->longpoll_max_waiting) {
     atomic_fetch_sub(&service->lifecycle->waiting, 1);
+    limits_wait_over(service->limits, r->credential, client_address(r));
     return false;
   }
   r->counted_waiting = true;
   metric_add(METRIC_LONGPOLL_WAITING, 1);
   return true;
+}
+
+void request_too_many_waiting(struct request *r) {
+  if (r->own_limit) {
+    metric_add(METRIC_LIMITED_WAITING, 1);
+    request_problem(r, 429, "too_many_waiting", NULL,
+                    "this %s has as many polls and streams waiting as it may; end one, or poll with wait_ms=0",
+                    r->credential != NULL ? "credential" : "address");
+  } else {
+    metric_add(METRIC_LIMITED_ALL_WAITING, 1);
+    request_problem(r, 503, "too_many_waiting", NULL,
+                    "too many polls and streams wait; try again, or poll with wait_ms=0");
+  }
 }
 
 void park_forget(struct request *r) {
@@ -128,5 +161,6 @@ void park_forget(struct request *r) {
     return;
   r->counted_waiting = false;
   atomic_fetch_sub(&r->worker->service->lifecycle->waiting, 1);
+  limits_wait_over(r->worker->service->limits, r->credential, client_address(r));
   metric_add(METRIC_LONGPOLL_WAITING, -1);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/peers.h"
 
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,6 +8,8 @@
 
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
+
+#include "base/address.h"
 
 struct peer {
   uint64_t key;
@@ -48,30 +49,10 @@ void peers_free(struct peers *peers) {
   free(peers);
 }
 
-/// The address as a number: an IPv4 address (also one mapped into IPv6) as it is, of an IPv6 address the upper half.
-/// The two cannot meet: the upper half of a routed IPv6 address has bits above the lowest 32.
-static uint64_t peer_key(const struct sockaddr *addr) {
-  uint64_t key = 0;
-  if (addr->sa_family == AF_INET) {
-    struct sockaddr_in in;
-    memcpy(&in, addr, sizeof in);
-    return ntohl(in.sin_addr.s_addr);
-  }
-  if (addr->sa_family == AF_INET6) {
-    struct sockaddr_in6 in6;
-    memcpy(&in6, addr, sizeof in6);
-    const unsigned char *bytes = in6.sin6_addr.s6_addr;
-    int from = IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr) ? 12 : 0, to = from == 12 ? 16 : 8;
-    for (int i = from; i < to; i++)
-      key = key << 8 | bytes[i];
-  }
-  return key;
-}
-
 bool peers_enter(struct peers *peers, const struct sockaddr *addr) {
-  if (peers == NULL)
+  uint64_t key;
+  if (peers == NULL || !address_key(addr, &key))
     return true;
-  uint64_t key = peer_key(addr);
   bool ok = false;
   pthread_mutex_lock(&peers->lock);
   struct peer *peer;
@@ -93,9 +74,9 @@ bool peers_enter(struct peers *peers, const struct sockaddr *addr) {
 }
 
 void peers_leave(struct peers *peers, const struct sockaddr *addr) {
-  if (peers == NULL)
+  uint64_t key;
+  if (peers == NULL || !address_key(addr, &key))
     return;
-  uint64_t key = peer_key(addr);
   pthread_mutex_lock(&peers->lock);
   struct peer *peer;
   HASH_FIND(hh, peers->map, &key, sizeof key, peer);

@@ -14,8 +14,9 @@ struct peers;
 struct peers *peers_new(int limit);
 void peers_free(struct peers *peers);
 
-/// Counts one connection. @return false when the address has its limit already, or memory ran out; not counted then.
-/// Any thread. Always true for a NULL @a peers.
+/// Counts one connection. Any thread.
+/// @return false when the address has its limit already, or memory ran out; not counted then. Always true for a NULL
+/// @a peers, and for what has no address (a unix socket)
 bool peers_enter(struct peers *peers, const struct sockaddr *addr);
 
 /// The connection is closed. Any thread. NULL @a peers is fine.

@@ -27,7 +27,7 @@ enum presence_step {
   PRESENCE_WAITING,          ///< the request is parked
   PRESENCE_READY,            ///< answer.body and presence_suffix() are the reply; the body alone of a stream's events
   PRESENCE_UNAVAILABLE,      ///< the room could not be read in time: 503
-  PRESENCE_TOO_MANY_WAITING, ///< longpoll_max_waiting polls wait already: 503
+  PRESENCE_TOO_MANY_WAITING, ///< as many polls wait already as may: request_too_many_waiting()
 };
 
 /// Zero-initialise.

@@ -60,7 +60,7 @@ static enum request_verdict give_up(struct request *r, enum presence_step step) 
   if (stream_open(r))
     return REQUEST_DONE;
   if (step == PRESENCE_TOO_MANY_WAITING)
-    request_problem(r, 503, "too_many_waiting", NULL, "too many polls and streams are open; try again, or poll");
+    request_too_many_waiting(r);
   else
     request_unavailable(r, "the room could not be read in time; try again");
   return REQUEST_DONE;

@@ -11,6 +11,8 @@
 #include "base/rand.h"
 #include "base/strict.h"
 #include "http/accept.h"
+#include "http/access.h"
+#include "http/cors.h"
 #include "http/etag.h"
 #include "http/inside.h"
 
@@ -30,7 +32,15 @@ static bool add(struct MHD_Response *response, const char *name, const char *val
   return value == NULL || MHD_add_response_header(response, name, value) == MHD_YES;
 }
 
-static bool add_headers(struct request *r, struct MHD_Response *response, const char *content_type,
+/// What a page for people needs beyond a reply for programs. @a policy: NULL when it is none
+static bool add_page_headers(const struct request *r, struct MHD_Response *response, const char *policy) {
+  return policy == NULL ||
+         (add(response, "Content-Security-Policy", policy) && add(response, "X-Frame-Options", "DENY") &&
+          add(response, "Referrer-Policy", "no-referrer") &&
+          add(response, "Strict-Transport-Security", r->conn->tls != NULL ? "max-age=31536000" : NULL));
+}
+
+static bool add_headers(struct request *r, int status, struct MHD_Response *response, const char *content_type,
                         const struct reply_headers *headers) {
   static const struct reply_headers none;
   if (headers == NULL)
@@ -42,8 +52,10 @@ static bool add_headers(struct request *r, struct MHD_Response *response, const 
   return add(response, "Content-Type", content_type) && add(response, "Cache-Control", "no-store") &&
          add(response, "X-Request-Id", r->id) && add(response, "X-Content-Type-Options", "nosniff") &&
          add(response, "X-Accel-Buffering", "no") && add(response, "ETag", headers->etag) &&
-         add(response, "Allow", headers->allow) && add(response, "Retry-After", seconds[0] != '\0' ? seconds : NULL) &&
-         add(response, "Connection", close ? "close" : NULL);
+         add(response, "WWW-Authenticate", headers->www_authenticate) && add(response, "Allow", headers->allow) &&
+         add(response, "Retry-After", seconds[0] != '\0' ? seconds : NULL) &&
+         add(response, "Connection", close ? "close" : NULL) && cors_add(r, status, response) &&
+         add_page_headers(r, response, headers->content_security_policy);
 }
 
 // What cannot be queued closes the connection (request.c sees that `replied` is not set).
@@ -66,7 +78,7 @@ void reply_queue(struct request *r, int status, struct MHD_Response *response, c
     if (response == NULL)
       return;
   }
-  if (add_headers(r, response, content_type, headers))
+  if (add_headers(r, status, response, content_type, headers))
     r->replied = MHD_queue_response(r->connection, (unsigned)status, response) == MHD_YES;
   MHD_destroy_response(response);
   if (!r->replied)
@@ -237,6 +249,9 @@ static void reply_problem(struct request *r, int status, const char *code, const
   struct reply_headers all = headers != NULL ? *headers : (struct reply_headers){0};
   if ((status == 429 || status == 503) && all.retry_after_s == 0)
     all.retry_after_s = retry_after();
+  if (status == 401)
+    all.www_authenticate = access_challenge(code);
+  access_note(r, status, code);
   struct buf b = {0};
   problem_json(&b, status, code, field, detail, r->id);
   reply_queue(r, status, from_buf(&b), "application/problem+json", &all);
@@ -277,8 +292,15 @@ void request_refuse(struct request *r, bool body_expected, int status, const cha
   problem_json(&body, status, code, NULL, detail, r->id);
   buf_printf(&all,
              "HTTP/1.1 %d %s\r\nContent-Type: application/problem+json\r\nCache-Control: no-store\r\n"
-             "X-Request-Id: %s\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
+             "X-Request-Id: %s\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: %zu\r\n",
              status, MHD_get_reason_phrase_for((unsigned)status), r->id, body.len);
+  if (status == 401)
+    buf_printf(&all, "WWW-Authenticate: %s\r\n", access_challenge(code));
+  if (status == 429 || status == 503)
+    buf_printf(&all, "Retry-After: %d\r\n", r->retry_after_s > 0 ? r->retry_after_s : retry_after());
+  access_note(r, status, code);
+  cors_text(r, status, &all);
+  buf_puts(&all, "\r\n");
   if (!r->head_only)
     buf_add(&all, body.data, body.failed ? 0 : body.len);
   bool ok = !body.failed && !all.failed;

@@ -9,7 +9,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rand.h"
+#include "http/access.h"
 #include "http/inside.h"
+#include "http/standing.h"
+
+/// A body of up to so many bytes is read and thrown away before a refusal.
+#define SWALLOWED_MAX (64 * 1024)
 
 struct request *request_new(struct conn *conn, struct MHD_Connection *connection, const char *target) {
   struct request *r = calloc(1, sizeof *r);
@@ -97,6 +102,22 @@ static const char *split_target(struct request *r) {
   return NULL;
 }
 
+/// Who calls and whether they may, as far as the head tells. Paths that do not exist and methods that do not fit are
+/// answered as such to everybody.
+static const struct refusal *judge(struct request *r, const char *method) {
+  const struct refusal *refusal = access_address(r);
+  if (refusal != NULL)
+    return refusal;
+  r->find_problem = split_target(r);
+  if (r->find_problem != NULL)
+    r->find = ROUTE_BAD_PATH;
+  else if (strcmp(r->path, "*") == 0 && strcmp(method, "OPTIONS") == 0)
+    r->find = ROUTE_BAD_METHOD;
+  else
+    r->find = (int)route_find(method, r->path, &r->route, r->params, r->allow, &r->find_problem);
+  return r->find == ROUTE_FOUND ? access_door(r) : NULL;
+}
+
 static enum MHD_Result read_head(struct request *r, const char *method, const char *version) {
   struct framing framing;
   r->head_only = strcmp(method, "HEAD") == 0;
@@ -111,15 +132,19 @@ static enum MHD_Result read_head(struct request *r, const char *method, const ch
     request_refuse(r, framing.has_body, framing.status, framing.code, framing.detail);
     return r->replied ? MHD_YES : MHD_NO;
   }
-  r->phase = PHASE_BODY;
-  r->find_problem = split_target(r);
-  if (r->find_problem != NULL)
-    r->find = ROUTE_BAD_PATH;
-  else if (strcmp(r->path, "*") == 0 && strcmp(method, "OPTIONS") == 0)
-    r->find = ROUTE_BAD_METHOD;
-  else
-    r->find = (int)route_find(method, r->path, &r->route, r->params, r->allow, &r->find_problem);
-  return MHD_YES; // a reply now would cost the client its connection
+  r->refusal = judge(r, method);
+  // A reply now would cost the client its connection. A short body is thrown away first; more is not taken from those
+  // who may not send it.
+  bool much = framing.has_body && (framing.length == 0 || framing.length > SWALLOWED_MAX);
+  if (r->refusal == NULL || !much) {
+    r->phase = PHASE_BODY;
+    return MHD_YES;
+  }
+  r->phase = PHASE_HANDLING;
+  if (r->refusal_reason == NULL)
+    r->refusal_reason = r->refusal->detail;
+  request_refuse(r, true, r->refusal->status, r->refusal->code, r->refusal->detail);
+  return r->replied ? MHD_YES : MHD_NO;
 }
 
 static enum MHD_Result read_body(struct request *r, const char *upload, size_t *upload_size) {
@@ -129,7 +154,7 @@ static enum MHD_Result read_body(struct request *r, const char *upload, size_t *
   if (r->body_bytes > (uint64_t)r->worker->service->config->max_body_bytes) {
     buf_free(&r->body);
     request_refuse(r, true, 413, "body_too_large", "the body is longer than max_body_bytes");
-  } else if (r->route != NULL && (r->route->flags & ROUTE_BODY) != 0) {
+  } else if (r->refusal == NULL && r->route != NULL && (r->route->flags & ROUTE_BODY) != 0) {
     buf_add(&r->body, upload, len);
   }
   return MHD_YES;
@@ -154,6 +179,10 @@ static void reply_no_route(struct request *r, const char *method) {
 }
 
 static enum request_verdict handle(struct request *r, const char *method) {
+  if (r->refusal != NULL) {
+    request_refused(r, r->refusal);
+    return REQUEST_DONE;
+  }
   if (r->find != ROUTE_FOUND) {
     reply_no_route(r, method);
     return REQUEST_DONE;
@@ -173,7 +202,7 @@ static enum request_verdict handle(struct request *r, const char *method) {
     request_unavailable(r, "out of memory");
     return REQUEST_DONE;
   }
-  return r->route->handle(r);
+  return standing_begin(r); // the body may have been long in coming
 }
 
 /// After a handler: either the request is parked, or there is a reply; with neither, MHD would call again and again.
@@ -205,7 +234,7 @@ enum MHD_Result request_step(struct request *r, const char *method, const char *
   case PHASE_WOKEN:
     park_taken(r);
     r->phase = PHASE_HANDLING;
-    return settle(r, r->resumed(r, r->reason));
+    return settle(r, standing_resume(r));
   case PHASE_REFUSED:
     if (*upload_size == 0)
       return MHD_NO; // the rest of the body is there: nothing left to wait for

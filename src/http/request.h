@@ -25,6 +25,7 @@ struct route;
 struct conn;
 struct stream;
 struct credential;
+struct refusal;
 
 enum request_verdict { REQUEST_DONE, REQUEST_PARKED };
 
@@ -62,6 +63,8 @@ struct request {
   char id[REQUEST_ID_MAX + 1];         ///< X-Request-Id, taken or made
   int64_t arrived_us;                  ///< monotonic
   bool head_only;                      ///< HEAD: as GET, but never parked and without a body
+  bool answers_first;                  ///< what it answers (a heartbeat) goes before what it watches: the handler asks
+                                       ///< standing_check() by itself
   void *state;                         ///< the handler's own
   void (*free_state)(void *state);     ///< called in the completion callback when state is set
   enum request_verdict (*resumed)(struct request *r, enum wake_reason reason);
@@ -76,7 +79,15 @@ struct request {
   const char *find_problem;
   char allow[ALLOW_SIZE];
   char content_encoding[16];
-  uint64_t body_bytes; ///< received so far, kept or not
+  const char *cors_origin;       ///< what Access-Control-Allow-Origin says; NULL: nothing
+  bool preflight;                ///< an allowed origin asks what it may send
+  const struct refusal *refusal; ///< answered in the handler's place; the body is thrown away (http/access.h)
+  const char *refusal_reason;    ///< for the log: static text, nothing of the client's
+  int retry_after_s;             ///< of a refusal; 0: any
+  unsigned authority_generation; ///< of the keys by which the credential was judged
+  int64_t park_until_us;         ///< as the handler wanted it
+  bool cut_short;                ///< parked for less, until its credential is over
+  uint64_t body_bytes;           ///< received so far, kept or not
   bool replied;
   bool suspended; ///< in MHD
   bool to_resume; ///< in the loop's list of woken ones
@@ -88,6 +99,7 @@ struct request {
   bool patient;  ///< waits for news of its room, not for a read: can wait for the end of a window
   bool its_turn; ///< was woken with its room, and has not answered since
   bool counted_waiting;
+  bool own_limit;        ///< was not counted since its credential, or its address, has as many waiting as it may
   struct stream *stream; ///< its reply is a stream (http/stream.h); NULL: not, or no longer
 };
 
@@ -117,8 +129,12 @@ bool request_watch_cursors(struct request *r, const char *room_id);
 /// `problem` and ends. For `resumed`, in the place of its reply.
 void request_expel(struct request *r, int status, const char *code, const char *detail);
 
-/// Counts the request among the waiting polls. @return false when longpoll_max_waiting are waiting already
+/// Counts the request among the waiting polls and streams. @return false when as many wait already as may: of all of
+/// them (longpoll_max_waiting), or of this credential or, without one, this address (longpoll_max_per_credential)
 bool request_count_waiting(struct request *r);
+
+/// Answers a request that was not counted: 503, or 429 where the limit was its credential's own.
+void request_too_many_waiting(struct request *r);
 
 // -- replies (reply.c). One for each request. X-Request-Id and Cache-Control are added. ----------------------------
 
@@ -127,8 +143,10 @@ struct reply_headers {
   const char *etag;
   const char *allow;
   const char *content_type; ///< NULL: application/json
-  int retry_after_s;        ///< 0: none
-  bool close;               ///< Connection: close
+  const char *www_authenticate;
+  int retry_after_s;                   ///< 0: none
+  const char *content_security_policy; ///< of a page for people, which gets its other headers with it
+  bool close;                          ///< Connection: close
 };
 
 /// JSON text in @a b, which is taken over and empty afterwards.
@@ -141,7 +159,8 @@ void request_reply_shared(struct request *r, int status, struct body *body, stru
 /// No body: 304, 204.
 void request_reply_empty(struct request *r, int status, const struct reply_headers *headers);
 
-/// application/problem+json; 429 and 503 get a Retry-After. @a code is stable; @a field names the culprit or is NULL;
+/// application/problem+json; 401 gets a WWW-Authenticate, 429 and 503 a Retry-After. @a code is stable; @a field names
+/// the culprit or is NULL;
 /// @a detail says what to do.
 void request_problem(struct request *r, int status, const char *code, const char *field, const char *detail_fmt, ...)
     PRINTF_LIKE(5, 6);

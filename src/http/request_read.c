@@ -18,7 +18,7 @@ bool request_read_submit(struct request_read *read, struct request *r, int64_t d
   read->job.mail.deliver = deliver;
   read->job.reply_to = &r->worker->mailbox;
   read->job.deadline_us = deadline_us;
-  if (reader_submit(r->worker->service->readers, &read->job))
+  if (reader_submit(read->pool ? read->pool : r->worker->service->readers, &read->job))
     return true;
   read->free(read);
   return false;

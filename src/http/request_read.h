@@ -10,9 +10,10 @@
 
 /// Part of the read's own struct, which has copies of all that it needs.
 struct request_read {
-  struct read_job job;     ///< the maker sets job.run, nothing else
-  struct request *request; ///< NULL: dropped
-  bool done;               ///< it came back; job.status says how
+  struct read_job job;      ///< the maker sets job.run, nothing else
+  struct reader_pool *pool; ///< which one; NULL: the readers
+  struct request *request;  ///< NULL: dropped
+  bool done;                ///< it came back; job.status says how
   void (*free)(struct request_read *read);
 };
 

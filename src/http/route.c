@@ -18,7 +18,9 @@ static const char *const presence_query[] = {"since", "epoch",      "wait_ms", "
                                              "view",  "session_id", "user_id", NULL};
 static const char *const last_seen_query[] = {ROUTE_REPEATABLE "user_id", NULL};
 static const char *const room_last_seen_query[] = {"limit", "after", NULL};
-static const char *const cursors_query[] = {"since", "wait_ms", NULL};
+static const char *const members_query[] = {"limit", "after", NULL};
+static const char *const attendance_query[] = {"after", "limit", "user_id", "format", NULL};
+static const char *const cursors_query[] = {"since", "wait_ms", "user_id", NULL};
 static const char *const rooms_query[] = {"prefix", "limit", "after", NULL};
 
 #define READS (ROUTE_DATABASE)
@@ -37,7 +39,14 @@ const struct route routes[] = {
     {"GET", "/last-seen", last_seen_query, READS, GUARD_READ, h_last_seen_get},
     {"GET", "/users/{user}/presence", no_query, READS, GUARD_READ, h_user_presence_get},
     {"GET", "/rooms/{room}/last-seen", room_last_seen_query, READS, GUARD_READ, h_room_last_seen_get},
+    {"PUT", "/rooms/{room}/members/{user}", no_query, WRITES, GUARD_MEMBERS, h_member_put},
+    {"DELETE", "/rooms/{room}/members/{user}", no_query, READS, GUARD_MEMBERS, h_member_delete},
+    {"GET", "/rooms/{room}/members/{user}", no_query, READS, GUARD_MEMBERS, h_member_get},
+    {"GET", "/rooms/{room}/members", members_query, READS, GUARD_MEMBERS, h_members_get},
+    {"POST", "/rooms/{room}/attendance", no_query, WRITES, GUARD_RECORD, h_attendance_post},
+    {"GET", "/rooms/{room}/attendance", attendance_query, READS, GUARD_MEMBERS, h_attendance_get},
     {"GET", "/rooms/{room}/users/{user}/explain", no_query, READS, GUARD_READ, h_explain_get},
+    {"GET", "/", no_query, 0, GUARD_OPEN, h_page},
     {"GET", "/healthz", no_query, 0, GUARD_OPEN, h_healthz},
     {"GET", "/readyz", no_query, 0, GUARD_OPEN, h_readyz},
     {"GET", "/metrics", no_query, 0, GUARD_METRICS, h_metrics},
@@ -93,6 +102,8 @@ static enum route_result split(const char *path, char *out, struct segments *seg
 /// @return how many, or -1 when the pattern does not match
 static int match(const char *pattern, const struct segments *segments, int params[PATH_PARAMS_MAX]) {
   int n = 0, i = 0;
+  if (pattern[1] == '\0')
+    return segments->n == 0 ? 0 : -1;
   for (const char *from = pattern + 1;; from++, i++) {
     size_t len = strcspn(from, "/");
     if (i == segments->n)

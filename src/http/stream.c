@@ -12,8 +12,10 @@
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/rand.h"
+#include "base/sse.h"
 #include "base/strict.h"
 #include "http/accept.h"
+#include "http/access.h"
 #include "http/inside.h"
 
 /// When a client whose stream broke comes back: this and a random part up to as much again, milliseconds.
@@ -317,12 +319,14 @@ bool stream_last_id(struct request *r, bool *given, int64_t *id) {
 
 void request_expel(struct request *r, int status, const char *code, const char *detail) {
   if (!stream_open(r)) {
-    request_problem(r, status, code, NULL, "%s", detail);
+    request_refused(r, &(struct refusal){status, code, detail});
     return;
   }
-  struct buf text = {0};
-  buf_puts(&text, "event: problem\ndata: ");
-  problem_json(&text, status, code, NULL, detail, r->id);
-  buf_puts(&text, "\n\n");
+  access_note(r, status, code);
+  struct buf problem = {0}, text = {0};
+  problem_json(&problem, status, code, NULL, detail, r->id);
+  if (!problem.failed)
+    sse_message(&text, -1, "problem", problem.data, problem.len);
+  buf_free(&problem);
   (void)stream_send(r, &text, NULL, NULL);
 }

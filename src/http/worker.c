@@ -15,14 +15,19 @@
 #include "base/metric.h"
 #include "http/inside.h"
 #include "http/peers.h"
+#include "http/standing.h"
+#include "http/tls.h"
 #include "live/cursors.h"
 
-/// Memory for a connection's head and read buffer. A longer head is answered 431 or 414 by libmicrohttpd.
-#define CONNECTION_MEMORY ((size_t)16 * 1024)
+/// Memory of a connection beside the longest head: libmicrohttpd's notes on some fifty fields, its own reply header,
+/// and enough for a head that is a little too long to be answered by us. What does not fit at all it answers by itself.
+#define CONNECTION_MEMORY_BESIDE 4096
 /// Events taken from the kernel in one turn.
 #define EVENTS_MAX 256
 /// The longest sleep of the loop, so that no sum overflows.
 #define SLEEP_MAX_US 60000000
+/// How often a handshake that waits for its client is looked at, milliseconds; see fruitless_pause().
+#define FRUITLESS_PAUSE_MS 5
 /// How long replies that are under way may still take once the time for stopping is over.
 #define ABORT_GRACE_US 500000
 
@@ -54,7 +59,8 @@ static size_t on_unescape(void *cls, struct MHD_Connection *connection, char *s)
 
 /// The request line is there: what is returned becomes the request's context.
 static void *on_target(void *cls, const char *target, struct MHD_Connection *connection) {
-  (void)cls;
+  struct worker_loop *loop = cls;
+  loop->progress++;
   const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
   if (info == NULL || info->socket_context == NULL)
     return NULL;
@@ -70,9 +76,10 @@ static void *on_target(void *cls, const char *target, struct MHD_Connection *con
 
 static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
                                  const char *version, const char *upload, size_t *upload_size, void **con_cls) {
-  (void)cls;
+  struct worker_loop *loop = cls;
   (void)connection;
   (void)url;
+  loop->progress++;
   if (*con_cls == NULL)
     return MHD_NO; // there was no memory for it
   return request_step(*con_cls, method, version, upload, upload_size);
@@ -90,6 +97,20 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
 
 // -- the loop ------------------------------------------------------------------------------------------------------
 
+/// While a TLS handshake waits for the client, libmicrohttpd 0.9.75 keeps its connection among the ready ones and wants
+/// to be run again at once, for as long as the client likes. Where a run has done nothing at all, the next one is left
+/// to the next event: sockets that become ready wake the loop as ever. @return the pause
+static int64_t fruitless_pause(const struct worker_loop *loop, int64_t mhd_ms) {
+  return mhd_ms == 0 && loop->tls && loop->fruitless ? FRUITLESS_PAUSE_MS : mhd_ms;
+}
+
+static void run_mhd(struct worker_loop *loop) {
+  uint64_t progress = loop->progress, moves = tls_conn_moves();
+  if (MHD_run(loop->daemon) != MHD_YES)
+    log_error("libmicrohttpd refuses to run");
+  loop->fruitless = loop->progress == progress && tls_conn_moves() == moves;
+}
+
 /// Milliseconds that the loop may sleep, rounded up so that it does not wake too early and spin.
 static int sleep_ms(struct worker_loop *loop, int64_t now_us) {
   if (loop->woken != NULL)
@@ -105,8 +126,10 @@ static int sleep_ms(struct worker_loop *loop, int64_t now_us) {
     due_us = now_us + ABORT_GRACE_US / 10;
   int64_t ms = due_us > now_us ? (due_us - now_us + 999) / 1000 : 0;
   MHD_UNSIGNED_LONG_LONG mhd_ms;
-  if (MHD_get_timeout(loop->daemon, &mhd_ms) == MHD_YES && mhd_ms < (MHD_UNSIGNED_LONG_LONG)ms)
-    ms = (int64_t)mhd_ms;
+  if (MHD_get_timeout(loop->daemon, &mhd_ms) == MHD_YES && mhd_ms < (MHD_UNSIGNED_LONG_LONG)ms) {
+    int64_t pause = fruitless_pause(loop, (int64_t)mhd_ms);
+    ms = pause < ms ? pause : ms;
+  }
   return (int)ms;
 }
 
@@ -155,8 +178,7 @@ static void *loop_main(void *arg) {
     park_expire(loop, now_us);
     watch_expire(loop, now_us);
     park_resume(loop);
-    if (MHD_run(loop->daemon) != MHD_YES)
-      log_error("libmicrohttpd refuses to run");
+    run_mhd(loop);
   }
   (void)mailbox_deliver(&loop->worker->mailbox);
   MHD_stop_daemon(loop->daemon);
@@ -219,6 +241,19 @@ void worker_drain(struct worker *worker) {
   mailbox_post(&worker->mailbox, &worker->loop->drain_mail);
 }
 
+static void look_over(struct mail *mail) {
+  struct worker_loop *loop = CONTAINER_OF(mail, struct worker_loop, look_mail);
+  atomic_store(&loop->look_posted, false); // before the look: what changes from now on is worth another one
+  standing_look_over(loop);
+}
+
+void worker_look_over(struct worker *worker) {
+  if (atomic_exchange(&worker->loop->look_posted, true))
+    return;
+  worker->loop->look_mail.deliver = look_over;
+  mailbox_post(&worker->mailbox, &worker->loop->look_mail);
+}
+
 static void stop(struct mail *mail) {
   struct worker_loop *loop = CONTAINER_OF(mail, struct worker_loop, stop_mail);
   loop->stopping = true;
@@ -229,12 +264,24 @@ static void stop(struct mail *mail) {
 static struct MHD_Daemon *start_daemon(struct worker_loop *loop) {
   // Our own acceptor stays below max_connections. MHD must never reach its limit: 0.9.75 hangs when it does.
   unsigned limit = (unsigned)loop->worker->service->config->max_connections * 2 + 64;
-  return MHD_start_daemon(
-      MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access,
-      loop, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_TIMEOUT,
-      (unsigned)KEEPALIVE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, MHD_OPTION_UNESCAPE_CALLBACK,
-      on_unescape, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_target, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
-      MHD_OPTION_NOTIFY_CONNECTION, conn_notify, loop, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+  size_t memory = (size_t)loop->worker->service->config->max_header_bytes + CONNECTION_MEMORY_BESIDE;
+  static const char priorities[] = TLS_PRIORITIES;
+  struct MHD_OptionItem tls[] = {
+      {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)tls_conn_certificate},
+      {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)priorities},
+      {MHD_OPTION_END, 0, NULL},
+  };
+  static struct MHD_OptionItem plain[] = {{MHD_OPTION_END, 0, NULL}};
+  loop->tls = loop->worker->service->tls != NULL;
+  unsigned flags = MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+  if (loop->tls)
+    flags |= MHD_USE_TLS;
+  return MHD_start_daemon(flags, 0, NULL, NULL, on_access, loop, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+                          MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)KEEPALIVE_S,
+                          MHD_OPTION_CONNECTION_MEMORY_LIMIT, memory, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, NULL,
+                          MHD_OPTION_URI_LOG_CALLBACK, on_target, loop, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
+                          MHD_OPTION_NOTIFY_CONNECTION, conn_notify, loop, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+                          MHD_OPTION_ARRAY, loop->tls ? tls : plain, MHD_OPTION_END);
 }
 
 static bool epoll_add(int epoll_fd, int fd, void *ptr) {
@@ -294,6 +341,7 @@ struct worker *worker_start(unsigned id, const struct service *service) {
   if (ok) {
     cursors_add_worker(service->cursors, id, &worker->mailbox, watch_cursors_woken, worker);
     tail_add_worker(service->tail, id, &worker->mailbox, watch_room_woken, worker);
+    tail_tell_revoked(service->tail, id, standing_revoked);
     errno = pthread_create(&worker->loop->thread, NULL, loop_main, worker->loop);
     ok = errno == 0;
   }

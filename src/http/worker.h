@@ -24,9 +24,13 @@ struct service {
   struct cursors *cursors;
   struct writer *writer;
   struct reader_pool *readers;
-  struct lifecycle *lifecycle; ///< http/lifecycle.h
-  struct authority *authority; ///< asked only where auth is not none
+  struct reader_pool *changers;   ///< likewise for changes of members and attendance
+  struct decision_log *decisions; ///< for those
+  struct lifecycle *lifecycle;    ///< http/lifecycle.h
+  struct authority *authority;    ///< asked only where auth is not none
   struct limits *limits;
+  struct load *load;
+  struct tls *tls;      ///< NULL: plain
   const char *instance; ///< names this process: host, pid and a random part
 };
 
@@ -45,6 +49,10 @@ void worker_adopt(struct worker *worker, int fd, const struct sockaddr *addr, so
 
 /// Wakes everything that is parked (WAKE_DRAINING) and refuses to park from then on. Any thread.
 void worker_drain(struct worker *worker);
+
+/// Has it look over its parked requests and expel those whose callers may not wait any longer: their key has gone with
+/// a reload. Any thread, as often as it likes.
+void worker_look_over(struct worker *worker);
 
 /// Waits until nothing is in flight, or @a deadline_us; then closes all connections and ends the thread. The mailbox
 /// still takes mail. Whoever has jobs of its requests (writer, readers) must have given them back before.

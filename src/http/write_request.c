@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/write_request.h"
 
+#include "auth/credential.h"
 #include "http/worker.h"
+
+static void free_both(struct write_request *w) {
+  credential_unref(w->credential);
+  w->free(w);
+}
 
 static void request_gone(void *state) {
   struct write_request *w = state;
   w->request = NULL;
   if (!w->pending) {
-    w->free(w);
+    free_both(w);
   }
 }
 
@@ -24,7 +30,7 @@ static void delivered(struct mail *mail) {
   struct write_request *w = CONTAINER_OF(job, struct write_request, job);
   w->pending = false;
   if (w->request == NULL) {
-    w->free(w);
+    free_both(w);
   } else {
     request_wake(w->request, WAKE_DONE);
   }
@@ -33,6 +39,12 @@ static void delivered(struct mail *mail) {
 bool write_request_submit(struct write_request *w, struct op **ops, size_t n,
                           enum request_verdict (*resumed)(struct request *r, enum wake_reason reason)) {
   struct request *r = w->request;
+  w->credential = credential_ref(r->credential);
+  if (w->credential != NULL && w->credential->name[0] != '\0') {
+    for (size_t i = 0; i < n; i++) {
+      ops[i]->by = w->credential->name;
+    }
+  }
   w->job = (struct write_job){
       .mail = {.deliver = delivered},
       .reply_to = &r->worker->mailbox,

@@ -19,6 +19,7 @@
 struct write_request {
   struct write_job job;
   struct request *request;               ///< NULL once the request is gone
+  const struct credential *credential;   ///< its name is in the ops; a reference
   bool pending;                          ///< the job is with the writer
   void (*free)(struct write_request *w); ///< frees the handler's state
 };

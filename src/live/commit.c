@@ -14,9 +14,16 @@ static void count_decision(const struct op *op) {
       [DECISION_SESSION_CLOSED] = METRIC_HEARTBEAT_SESSION_CLOSED,
       [DECISION_MEMBERSHIP_REVOKED] = METRIC_HEARTBEAT_MEMBERSHIP_REVOKED,
       [DECISION_NOT_A_MEMBER] = METRIC_HEARTBEAT_NOT_A_MEMBER,
+      [DECISION_TOO_SOON] = METRIC_HEARTBEAT_TOO_SOON,
+      [DECISION_TOO_MANY_LEASES] = METRIC_HEARTBEAT_TOO_MANY_LEASES,
   };
   if (op->kind == OP_HEARTBEAT) {
     metric_add(metrics[op->decision], 1);
+  }
+  if (op->decision == DECISION_TOO_SOON) {
+    metric_add(METRIC_LIMITED_RENEWAL, 1);
+  } else if (op->decision == DECISION_TOO_MANY_LEASES) {
+    metric_add(op->user_full ? METRIC_LIMITED_USER_LEASES : METRIC_LIMITED_ROOM_LEASES, 1);
   }
 }
 
@@ -58,6 +65,8 @@ void commit_tell(struct tail *tail, struct decision_log *log, struct written *wr
       metric_add(METRIC_EVENT_USER_OFFLINE, 1);
       break;
     case EVENT_MEMBERSHIP_REVOKED:
+      metric_add(METRIC_EVENT_MEMBERSHIP_REVOKED, 1);
+      break;
     case EVENT_KIND_COUNT:
       break;
     }

@@ -3,7 +3,7 @@
 /// Cursors (CONTRACT §7): the latest packet of each session, in memory and nowhere else. A session has a cursor only
 /// while it has a live lease:
 ///
-/// - The gate. Before a packet is taken the database has said, at most a second ago, that the session's lease is live;
+/// - The gate. Before a packet is taken the database has said, at most 300 ms ago, that the session's lease is live;
 ///   with that came the room's revision. An ending event with a higher revision, told by the room tail
 ///   (cursors_event()) before anybody can be answered with it, takes the cursor away and shuts the gate. What was
 ///   checked before that event is refused.

@@ -8,8 +8,13 @@
 #include "base/util.h"
 #include "live/cursors_private.h"
 
-// A lease that was seen live so long ago is looked at again before a packet is taken.
-#define REMEMBERED_US INT64_C(1000000)
+// A lease that was seen live so long ago is looked at again before a packet is taken. A revocation is answered later
+// than this after its commit, so that nobody takes a packet of the user then, however late the event comes here.
+#define REMEMBERED_US INT64_C(300000)
+
+// A session that goes on posting has its lease seen again by the bus after this, with those of all others in one query,
+// so that its packets need not wait for a query of their own.
+#define RENEW_US INT64_C(200000)
 
 // A lease is seen again so long before the expiry that is known of it, and at most so often.
 #define AHEAD_US INT64_C(1000000)
@@ -39,7 +44,7 @@ static int64_t next_sight(int64_t now_us, int64_t left_us) {
 
 // The lease was seen live. Returns whether the cursor may have been invisible until now.
 static bool open_gate(struct cursors *c, struct cursor_session *s, const struct stay *stay) {
-  int64_t now_us = clock_mono_us(), db_us = clock_db_us();
+  int64_t db_us = clock_db_us();
   bool was_hidden = !cursor_visible(s, db_us);
   if (s->data && s->packet_stay_us != stay->granted_at_us)
     cursor_drop(c, s); // of another stay
@@ -47,7 +52,8 @@ static bool open_gate(struct cursors *c, struct cursor_session *s, const struct 
   s->stay_us = stay->granted_at_us;
   s->revision = stay->room_revision;
   s->expires_us = stay->expires_at_us;
-  s->verified_us = now_us;
+  if (stay->asked_us > s->verified_us)
+    s->verified_us = stay->asked_us;
   s->room->version++;
   return was_hidden;
 }
@@ -77,6 +83,12 @@ static enum cursors_put take(struct cursors *c, struct cursor_session *s, const 
   return CURSOR_TAKEN;
 }
 
+// Lets the bus see the lease in its next round, unless somebody looks at it already.
+static void renew(struct cursors *c, struct cursor_session *s, int64_t now_us) {
+  if (s->checks == 0 && now_us - s->verified_us > RENEW_US)
+    cursor_schedule(c, s, now_us);
+}
+
 static enum cursors_put put(struct cursors *c, struct cursor_packet *packet, int64_t *seq) {
   struct cursor_session *s =
       cursor_session_find(cursor_room_find(c, packet->key.room_id), packet->key.user_id, packet->key.session_id);
@@ -89,8 +101,13 @@ static enum cursors_put put(struct cursors *c, struct cursor_packet *packet, int
   int64_t db_us = clock_db_us();
   int64_t newest_us = s->issued_us > s->at_us ? s->issued_us : s->at_us;
   packet->at_us = s->issued_us = db_us > newest_us ? db_us : newest_us + 1;
-  if (remembered(s, clock_mono_us(), db_us))
-    return take(c, s, packet, seq);
+  int64_t now_us = clock_mono_us();
+  if (remembered(s, now_us, db_us)) {
+    enum cursors_put result = take(c, s, packet, seq);
+    if (result == CURSOR_TAKEN)
+      renew(c, s, now_us);
+    return result;
+  }
   s->checks++;
   return CURSOR_CHECK;
 }
@@ -113,6 +130,8 @@ static enum cursors_put checked(struct cursors *c, struct cursor_session *s, con
     (void)open_gate(c, s, stay); // else another read was faster and knows more
   if (s->stay_us != stay->granted_at_us)
     return CURSOR_CHECK;
+  if (clock_mono_us() - s->verified_us >= REMEMBERED_US)
+    return CURSOR_CHECK; // the read took so long that the lease may have ended since
   enum cursors_put result = take(c, s, packet, seq);
   if (s->data)
     plan(c, s);

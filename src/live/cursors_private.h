@@ -37,7 +37,7 @@ struct cursor_session {
   int64_t stay_us;     ///< granted_at of the lease that was seen last; 0: none
   int64_t revision;    ///< the room's revision when that was seen
   int64_t expires_us;  ///< the lease's expiry as seen then, on the database's clock
-  int64_t verified_us; ///< monotonic
+  int64_t verified_us; ///< monotonic, before that was asked
   int64_t ended;       ///< room revision of the newest ending event: what was seen before that counts no more
   unsigned checks;     ///< reads under way; they keep this struct
 

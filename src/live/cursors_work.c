@@ -9,7 +9,7 @@
 #include "live/cursor_payload.h"
 #include "live/cursors_private.h"
 
-// The tail is told so often to keep a room with cursors.
+// The tail is told so often to keep a room with cursors, or with somebody who waits for them.
 #define KEEP_US INT64_C(10000000)
 
 // The rooms are gone through so often.
@@ -188,7 +188,7 @@ static size_t take_rooms(struct cursors *c, int64_t now_us, char **room_ids, siz
     bool empty = !room->sessions && room->watch == 0;
     if (empty && now_us - room->emptied_us > EMPTY_US) {
       cursor_room_free(c, room);
-    } else if (room->sessions && n < max && (room->kept_us == 0 || now_us - room->kept_us > KEEP_US)) {
+    } else if (!empty && n < max && (room->kept_us == 0 || now_us - room->kept_us > KEEP_US)) {
       room_ids[n] = strdup(room->id);
       if (!room_ids[n])
         break;

@@ -99,6 +99,7 @@ void decision_lines_op(const struct decision_log *log, struct decision_lines *li
   jo_kstr(b, "decision", decision_name(op->decision));
   jo_kbool(b, "granted", op->granted);
   jo_kstr(b, "request_id", op->request_id);
+  jo_kstr(b, "by", op->by);
   if (op->client_time != NULL) {
     jo_kstr(b, "client_time", op->client_time);
   }
@@ -117,6 +118,22 @@ void decision_lines_expiry(const struct decision_log *log, struct decision_lines
   jo_kstr(b, "decision", "expired");
   jo_kstr(b, "request_id", e->request_id);
   jo_kint(b, "overdue_ms", e->overdue_ms);
+  end_line(lines);
+}
+
+void decision_lines_membership(const struct decision_log *log, struct decision_lines *lines,
+                               const struct membership_line *line) {
+  if (log->level == DECISION_LOG_OFF) {
+    return;
+  }
+  struct buf *b = &lines->text;
+  begin_line(log, b, line->what, &line->key);
+  jo_kstr(b, "event_id", line->event_id);
+  add_revision(b, "prior_revision", line->revision);
+  add_revision(b, "new_revision", line->revision);
+  jo_kstr(b, "decision", line->decision);
+  jo_kstr(b, "request_id", line->request_id);
+  jo_kstr(b, "by", line->by);
   end_line(lines);
 }
 

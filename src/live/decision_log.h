@@ -31,6 +31,21 @@ void decision_lines_op(const struct decision_log *log, struct decision_lines *li
 /// Adds the line of an expiry, decision "expired".
 void decision_lines_expiry(const struct decision_log *log, struct decision_lines *lines, const struct expiry *expiry);
 
+/// What was decided about a membership: a line for itself, and one for each lease that ended with it. And what was
+/// recorded in attendance.
+struct membership_line {
+  const char *what;     ///< "membership", "revocation" for a lease that ended with it, or "attendance"
+  struct lease_key key; ///< session_id is NULL in a membership's own
+  const char *event_id; ///< may be NULL
+  int64_t revision;     ///< of the ended lease; 0: none
+  const char *decision, *request_id;
+  const char *by; ///< the credential's name; NULL: none
+};
+
+/// Adds it, whatever the level but off.
+void decision_lines_membership(const struct decision_log *log, struct decision_lines *lines,
+                               const struct membership_line *line);
+
 /// Queues the lines, or counts them as dropped; @a lines is empty afterwards. Never blocks. Any thread.
 void decision_log_write(struct decision_log *log, struct decision_lines *lines);
 

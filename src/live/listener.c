@@ -76,7 +76,10 @@ static bool stop_within(const struct listener *l, int ms) {
 // -- the listening thread ------------------------------------------------------------------------------------------
 
 static void hint(void *ctx, const char *room_id, int64_t revision) {
-  tail_hint(ctx, room_id, revision);
+  if (revision == NOTIFY_REFRESH)
+    tail_refresh(ctx, room_id);
+  else
+    tail_hint(ctx, room_id, revision);
 }
 
 static void hear_probe(struct listener *l, const char *payload) {

@@ -68,6 +68,23 @@ static struct read_job *next_job(struct reader_pool *pool) {
   return job;
 }
 
+// Puts a job that met a lock behind the others. Returns false when its time is over or the pool stops.
+static bool put_back(struct reader_pool *pool, struct read_job *job) {
+  if (clock_mono_us() >= job->deadline_us)
+    return false;
+  pthread_mutex_lock(&pool->lock);
+  bool taken = !pool->stopping;
+  if (taken) {
+    job->next = NULL;
+    *pool->last = job;
+    pool->last = &job->next;
+    pool->n_queued++;
+    pthread_cond_broadcast(&pool->changed);
+  }
+  pthread_mutex_unlock(&pool->lock);
+  return taken;
+}
+
 static void *reader_main(void *arg) {
   struct reader_pool *pool = arg;
   struct db *db = db_new(pool->db);
@@ -76,6 +93,8 @@ static void *reader_main(void *arg) {
   struct read_job *job;
   while ((job = next_job(pool)) != NULL) {
     job->status = db ? run_job(pool, db, job) : DB_LOST;
+    if (job->status == DB_LOCKED && put_back(pool, job))
+      continue;
     mailbox_post(job->reply_to, &job->mail);
   }
   db_free(db);

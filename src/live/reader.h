@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// The readers: a few threads with a connection each that run queries for suspended requests. A bounded queue.
+/// The readers: a few threads with a connection each that run queries for suspended requests. A bounded queue. A second
+/// such pool runs the changes that are not the writer's: what meets a lock there is tried again, behind the others,
+/// until its deadline.
 #ifndef SH_LIVE_READER_H
 #define SH_LIVE_READER_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// The sweeper: a thread that ends overdue leases and graces and prunes what is past its retention. Any number of instances sweep
-/// the same database; the conditional delete decides who ends a lease.
+/// The sweeper: a thread that ends overdue leases and graces and prunes what is past its retention. Any number of
+/// instances sweep the same database; the conditional delete decides who ends a lease.
 #ifndef SH_LIVE_SWEEPER_H
 #define SH_LIVE_SWEEPER_H
 

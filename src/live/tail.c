@@ -84,6 +84,8 @@ static void publish_one(struct tail *tail, struct tail_place *place, struct even
     room->known_at_us = now_us; // also where a hint came first: no read from before now is the last word
   if (!room->loaded)
     return; // it is dirty or being read; `known` says what that read must reach
+  if (event->kind == EVENT_MEMBERSHIP_REVOKED && event->revision > room->head)
+    room_revoke(tail, place->shard, room, event);
   if (event->revision == room->head + 1) {
     room_push(tail, room, event->kind, event->json);
     event->json = NULL;
@@ -166,7 +168,8 @@ size_t tail_take_dirty(struct tail *tail, char **room_ids, int64_t *after, size_
   return n;
 }
 
-static void fill_room(struct tail *tail, struct tail_place *place, int64_t asked_us, struct room_news *news) {
+static void fill_room(struct tail *tail, struct tail_place *place, int64_t asked_us, struct room_news *news,
+                      struct revoked_set *revoked) {
   struct tail_room *room = place->room;
   bool was_loaded = room->loaded;
   int64_t old_head = room->head;
@@ -180,6 +183,7 @@ static void fill_room(struct tail *tail, struct tail_place *place, int64_t asked
   }
   if (last_word)
     room->known = news->head;
+  room_take_revoked(tail, place->shard, room, revoked, last_word ? INT64_MAX : news->head, asked_us);
   room_apply(tail, room, news);
   if (room->known < room->head)
     room->known = room->head;
@@ -197,10 +201,14 @@ static void fill_room(struct tail *tail, struct tail_place *place, int64_t asked
 
 void tail_fill(struct tail *tail, const char *room_id, int64_t asked_us, struct room_news *news) {
   tail_check_epoch(tail);
+  struct revoked_set revoked = {.cut = news->revoked_cut};
+  if (!revoked_parse(&revoked, news->revoked))
+    revoked.cut = true; // no memory for it: the database is asked for the others
   struct tail_place place = tail_lock(tail, room_id);
   if (place.room && asked_us >= place.room->born_us)
-    fill_room(tail, &place, asked_us, news);
+    fill_room(tail, &place, asked_us, news, &revoked);
   pthread_mutex_unlock(&place.shard->lock);
+  revoked_clear(&revoked);
 }
 
 void tail_fill_snapshot(struct tail *tail, const char *room_id, enum view view, int64_t asked_us, struct body *body,
@@ -256,6 +264,7 @@ size_t tail_watched(struct tail *tail, char ***room_ids) {
       ids = more;
     for (struct tail_room *room = shard->lru; room; room = room->lru_next) {
       room_wake_lost(tail, room);
+      room_tell_revoked(tail, room);
       if (more && room_polled(room, now_us) && (ids[n] = strdup(room->id)) != NULL)
         n++;
     }

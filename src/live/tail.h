@@ -42,6 +42,10 @@ void tail_free(struct tail *tail);
 void tail_add_worker(struct tail *tail, unsigned id, struct mailbox *mailbox,
                      void (*woken)(void *ctx, const char *room_id, bool news), void *ctx);
 
+/// Has @a revoked called in the thread of worker @a id, with the ctx of tail_add_worker(), when users of a room are
+/// newly known as revoked: soon after, once for many. The room's id is valid during the call. Before the threads start.
+void tail_tell_revoked(struct tail *tail, unsigned id, void (*revoked)(void *ctx, const char *room_id));
+
 // -- for those who write and listen ------------------------------------------------------------------------------
 
 /// Events that have just been committed, by this instance or as read by the listener; takes over their strings
@@ -74,6 +78,13 @@ void tail_snapshot_failed(struct tail *tail, const char *room_id, enum view view
 /// The read of a room that tail_take_dirty() gave out failed. With @a again the room is dirty again; without, it is
 /// once somebody looks or the slow poll sees it behind. Nobody is woken: those who wait have deadlines of their own.
 void tail_read_failed(struct tail *tail, const char *room_id, bool again);
+
+/// Something about the room has changed that has no revision (a revoked member was granted again): it is read anew, if
+/// it is in memory. Any thread.
+void tail_refresh(struct tail *tail, const char *room_id);
+
+/// This instance has granted a revoked member again, and that is committed. Any thread.
+void tail_granted(struct tail *tail, const char *room_id, const char *user_id);
 
 /// Events of the room up to @a pruned are no longer kept.
 void tail_pruned(struct tail *tail, const char *room_id, int64_t pruned);

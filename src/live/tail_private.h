@@ -14,6 +14,7 @@
 #include <uthash.h>
 #include <utlist.h>
 
+#include "live/revoked.h"
 #include "live/tail.h"
 
 #define TAIL_SHARD_BITS 4
@@ -74,6 +75,11 @@ struct tail_room {
   uint32_t load_watch; ///< workers that wait for a read
   uint32_t wake_lost;  ///< workers that a wake could not be posted to
 
+  struct revoked_set revoked; ///< who may not be in the room: as of the head, or of what was told since
+  int64_t granted_us;         ///< when this instance granted a revoked member again; no read from before counts
+  uint32_t to_tell;           ///< workers that are to be told that the set has grown
+  uint32_t told;              ///< workers with such mail on its way
+
   struct snapshot_slot snapshots[VIEW_KINDS];
   struct reply_slot replies[TAIL_REPLIES];
   unsigned next_reply;
@@ -90,6 +96,7 @@ struct tail_shard {
 struct tail_worker {
   struct mailbox *mailbox; ///< NULL: no such worker
   void (*woken)(void *ctx, const char *room_id, bool news);
+  void (*revoked)(void *ctx, const char *room_id); ///< NULL: not asked for
   void *ctx;
 };
 
@@ -171,6 +178,17 @@ bool room_has(const struct tail_room *room, const struct event *event);
 
 /// The highest revision that memory does not hold the event of.
 int64_t room_floor(const struct tail_room *room);
+
+/// An event beyond the head that says that a user was revoked.
+void room_revoke(struct tail *tail, struct tail_shard *shard, struct tail_room *room, const struct event *event);
+
+/// The revoked users as they were read, asked at @a asked_us, when the room was at @a revision (INT64_MAX: after all
+/// that was heard of the room). What @a fresh holds afterwards is the caller's to clear.
+void room_take_revoked(struct tail *tail, struct tail_shard *shard, struct tail_room *room, struct revoked_set *fresh,
+                       int64_t revision, int64_t asked_us);
+
+/// Posts to the workers that are to be told, as far as memory allows.
+void room_tell_revoked(struct tail *tail, struct tail_room *room);
 
 /// Whether the room can be answered from for a request that came at @a asked_us.
 bool room_fresh(const struct tail *tail, const struct tail_room *room, int64_t asked_us);

@@ -88,6 +88,7 @@ void room_destroy(struct tail *tail, struct tail_shard *shard, struct tail_room 
     body_unref(room->snapshots[view].body);
   clear_ring(room);
   free(room->ring);
+  revoked_clear(&room->revoked);
   free(room);
 }
 

@@ -25,6 +25,7 @@ struct writer {
   struct stragglers *stragglers;
   pthread_t thread;
   bool runs;
+  int64_t away_us; ///< the thread's: monotonic, when it last found the database away
 
   pthread_mutex_t lock; ///< the queues, queued and stopping; a leaf
   pthread_cond_t more;
@@ -42,6 +43,7 @@ struct batch {
 
 bool writer_submit(struct writer *writer, struct write_job *job) {
   job->next = NULL;
+  job->submitted_us = clock_mono_us();
   atomic_init(&job->undone, job->n_ops);
   pthread_mutex_lock(&writer->lock);
   bool fits =
@@ -88,6 +90,16 @@ static void filter(struct writer *w, struct batch *batch) {
   batch->n = kept;
 }
 
+/// Since when the oldest op of a batch has waited for a database that was there, monotonic.
+static int64_t waiting_since_us(const struct writer *w, const struct batch *batch) {
+  int64_t since_us = INT64_MAX;
+  for (size_t i = 0; i < batch->n; i++) {
+    int64_t us = batch->refs[i].job->submitted_us;
+    since_us = us < since_us ? us : since_us;
+  }
+  return since_us > w->away_us ? since_us : w->away_us;
+}
+
 /// Runs a batch to its end: committed, handed to the stragglers, or given back.
 static void run(struct writer *w, struct db *db, struct batch *batch) {
   for (;;) {
@@ -95,9 +107,14 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
     if (batch->n == 0) {
       return;
     }
+    int64_t since_us = waiting_since_us(w, batch);
     enum db_status status = commit_batch(&w->options, db, batch->refs, batch->n, NULL);
     switch (status) {
     case DB_OK:
+      if (w->options.load != NULL) {
+        int64_t now_us = clock_mono_us();
+        load_note(w->options.load, now_us - since_us, now_us);
+      }
       return;
     case DB_LOCKED:
     case DB_FAILED:
@@ -105,7 +122,9 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
       stragglers_take(w->stragglers, batch->refs, batch->n);
       return;
     case DB_RETRY:
+      break;
     case DB_LOST:
+      w->away_us = clock_mono_us();
       break;
     }
     pthread_mutex_lock(&w->lock);

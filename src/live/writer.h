@@ -11,6 +11,7 @@
 #include "db/db.h"
 #include "live/decision_log.h"
 #include "live/last_seen.h"
+#include "live/load.h"
 #include "live/tail.h"
 #include "store/heartbeat.h"
 
@@ -23,7 +24,8 @@ struct write_job {
   struct mailbox *reply_to; ///< the submitter's
   struct op **ops;          ///< of one kind
   size_t n_ops;
-  int64_t deadline_us; ///< monotonic; what has not been begun by then is given back undecided
+  int64_t submitted_us; ///< monotonic; set by writer_submit()
+  int64_t deadline_us;  ///< monotonic; what has not been begun by then is given back undecided
   // The writer's own.
   struct write_job *next;
   atomic_size_t undone; ///< ops without an answer; whoever answers the last one sends the mail
@@ -37,6 +39,7 @@ struct writer_options {
   struct tail *tail; ///< told of what was committed before the jobs are given back
   struct decision_log *log;
   struct last_seen *last_seen; ///< told of accepted heartbeats; may be NULL
+  struct load *load;           ///< told how long heartbeats waited; may be NULL
 };
 
 /// Starts the thread. @return NULL when that fails. @a options is copied.

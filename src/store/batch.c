@@ -35,6 +35,10 @@ static enum db_status work(struct db *db, void *ctx) {
   return status;
 }
 
+enum db_status batch_run_within(struct db *db, struct batch *b) {
+  return work(db, b);
+}
+
 enum db_status batch_run(struct db *db, struct batch *b) {
   enum db_status status = db_transaction(db, work, b);
   if (status != DB_OK) {

@@ -27,4 +27,7 @@ struct batch {
 /// written->past_leases.
 enum db_status batch_run(struct db *db, struct batch *b);
 
+/// The same inside the caller's transaction, and without clearing anything after a failure.
+enum db_status batch_run_within(struct db *db, struct batch *b);
+
 #endif

@@ -135,3 +135,9 @@ enum db_status store_closes(struct db *db, const struct store_rules *rules, stru
       db, &(struct batch){
               .rules = rules, .ops = ops, .n = n, .written = written, .round = run_round, .write_each_round = true});
 }
+
+enum db_status store_close_within(struct db *db, const struct store_rules *rules, struct op *op,
+                                  struct written *written) {
+  return batch_run_within(db,
+                          &(struct batch){.rules = rules, .ops = &op, .n = 1, .written = written, .round = run_round});
+}

@@ -5,12 +5,16 @@
 #include <string.h>
 
 #include "store/batch.h"
+#include "store/quota.h"
 #include "store/renew.h"
 #include "store/subject.h"
 
 /// A provisional row whose times are older than this after the statement (it waited for another transaction) is
 /// stamped anew, so that no lease begins with part of its time gone.
 #define STALE_STAMP_US 50000
+
+/// When a client whose user or room is full may come again: somebody may have left by then.
+#define FULL_RETRY_MS 5000
 
 // Used where renew_stmt of renew.c does not fit: the meta changed, or a new stay begins on a row that is there. The
 // rows are locked already. OFFSET 0 keeps one reading of the clock for the three columns.
@@ -141,12 +145,32 @@ static bool same_meta(const char *stored, const char *given) {
   return given == NULL || strcmp(stored != NULL ? stored : "{}", given) == 0;
 }
 
+/// The rules' verdict on one op, with what its limits say.
+static struct verdict judge(const struct store_rules *rules, struct subject *s, int64_t now_us, struct quota *quota) {
+  struct op *op = s->op;
+  enum quota_room room = quota_look(quota, &op->key);
+  s->facts.membership_required = rules->membership_required;
+  s->facts.full = room != QUOTA_FREE;
+  s->facts.renewed_us = now_us - op->lease.renewed_at_us;
+  s->facts.renew_min_us = rules->renew_interval_min_ms * 1000;
+  struct verdict v = decide_heartbeat(&s->facts, op->revision_given, op->revision);
+  if (v.granted) {
+    quota_take(quota, &op->key);
+  } else if (v.decision == DECISION_TOO_MANY_LEASES) {
+    op->user_full = room == QUOTA_USER_FULL;
+    op->retry_after_ms = FULL_RETRY_MS;
+  } else if (v.decision == DECISION_TOO_SOON) {
+    op->retry_after_ms = (s->facts.renew_min_us - s->facts.renewed_us + 999) / 1000;
+  }
+  return v;
+}
+
 /// Decides one op that was no plain renewal and notes what is to be written.
 /// @param now_us the database's clock after the round's first statement
-static bool decide(struct batch *b, struct subject *s, int64_t now_us, struct effects *fx, bool *meta_changed) {
+static bool decide(struct batch *b, struct subject *s, int64_t now_us, struct quota *quota, struct effects *fx,
+                   bool *meta_changed) {
   struct op *op = s->op;
-  s->facts.membership_required = b->rules->membership_required;
-  struct verdict v = decide_heartbeat(&s->facts, op->revision_given, op->revision);
+  struct verdict v = judge(b->rules, s, now_us, quota);
   op->decision = v.decision;
   op->granted = v.granted;
   op->prior_revision = s->facts.revision;
@@ -201,7 +225,8 @@ static enum db_status apply(struct db *db, const struct effects *fx) {
 }
 
 /// Decides the subjects and writes their rows; their events are added to the batch.
-static enum db_status settle(struct db *db, struct batch *b, struct subject *subjects, size_t n, int64_t now_us) {
+static enum db_status settle(struct db *db, struct batch *b, struct subject *subjects, size_t n, int64_t now_us,
+                             struct quota *quota) {
   struct effects fx = {
       .updates = calloc(n, sizeof *fx.updates),
       .refused = calloc(n, sizeof *fx.refused),
@@ -213,7 +238,7 @@ static enum db_status settle(struct db *db, struct batch *b, struct subject *sub
     status = DB_OK;
   }
   for (size_t i = 0; status == DB_OK && i < n; i++) {
-    if (!decide(b, &subjects[i], now_us, &fx, &meta_changed[i])) {
+    if (!decide(b, &subjects[i], now_us, quota, &fx, &meta_changed[i])) {
       status = DB_FAILED;
     }
   }
@@ -274,7 +299,7 @@ static enum db_status run_round(struct db *db, struct batch *b, struct op *const
   struct subject *left = calloc(n, sizeof *left), *fresh = calloc(n, sizeof *fresh);
   enum db_status status = DB_FAILED;
   if (outcome != NULL && left != NULL && fresh != NULL) {
-    status = renew_round(db, ops, n, outcome, &now_us);
+    status = renew_round(db, ops, n, b->rules->renew_interval_min_ms, outcome, &now_us);
   }
   for (size_t i = 0; status == DB_OK && i < n; i++) {
     if (outcome[i] == RENEW_LEFT) {
@@ -286,13 +311,19 @@ static enum db_status run_round(struct db *db, struct batch *b, struct op *const
     }
   }
   if (status == DB_OK && n_left + n_fresh > 0) {
+    struct quota quota = {0};
     status = read_facts(db, left, n_left, fresh, n_fresh);
+    if (status == DB_OK) {
+      status = quota_read(db, &quota, b->rules->max_leases_per_room, b->rules->max_leases_per_user, left, n_left, fresh,
+                          n_fresh);
+    }
     if (status == DB_OK && n_left > 0) {
-      status = settle(db, b, left, n_left, now_us);
+      status = settle(db, b, left, n_left, now_us, &quota);
     }
     if (status == DB_OK && n_fresh > 0) {
-      status = settle(db, b, fresh, n_fresh, now_us);
+      status = settle(db, b, fresh, n_fresh, now_us, &quota);
     }
+    quota_free(&quota);
   }
   subjects_free(left, n_left);
   subjects_free(fresh, n_fresh);

@@ -16,8 +16,11 @@
 
 struct store_rules {
   bool membership_required;
-  bool renewal_events;      ///< every accepted renewal is an event
-  int64_t offline_grace_ms; ///< how long a user stays online after the last session has ended
+  bool renewal_events;           ///< every accepted renewal is an event
+  int64_t renew_interval_min_ms; ///< a renewal that comes sooner is refused; 0: none is
+  int64_t max_leases_per_user;   ///< live ones; a stay beyond it does not begin; 0: no limit
+  int64_t max_leases_per_room;   ///< likewise
+  int64_t offline_grace_ms;      ///< how long a user stays online after the last session has ended
 };
 
 /// Runs @a ops (all OP_HEARTBEAT; at most STORE_BATCH_MAX; the same lease may come twice and is decided in order).
@@ -29,5 +32,10 @@ enum db_status store_heartbeats(struct db *db, const struct store_rules *rules, 
 /// The same for OP_CLOSE.
 enum db_status store_closes(struct db *db, const struct store_rules *rules, struct op **ops, size_t n,
                             struct written *written);
+
+/// One OP_CLOSE inside the caller's transaction, which runs all of it again after a DB_RETRY. The op and @a written are
+/// cleared first, and not after a failure.
+enum db_status store_close_within(struct db *db, const struct store_rules *rules, struct op *op,
+                                  struct written *written);
 
 #endif

@@ -29,6 +29,8 @@ static const struct {
     [DECISION_MEMBERSHIP_REVOKED] = {"membership_revoked", 403},
     [DECISION_NOT_A_MEMBER] = {"not_a_member", 403},
     [DECISION_NOT_FOUND] = {"not_found", 404},
+    [DECISION_TOO_SOON] = {"too_soon", 429},
+    [DECISION_TOO_MANY_LEASES] = {"too_many_leases", 429},
 };
 
 const char *decision_name(enum decision d) {

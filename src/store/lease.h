@@ -38,6 +38,8 @@ enum decision {
   DECISION_MEMBERSHIP_REVOKED,   ///< 403
   DECISION_NOT_A_MEMBER,         ///< 403
   DECISION_NOT_FOUND,            ///< 404, close only
+  DECISION_TOO_SOON,             ///< 429: renewed less than renew_interval_min_ms ago
+  DECISION_TOO_MANY_LEASES,      ///< 429: its user, or its room, has as many leases as it may
 };
 
 /// The word of CONTRACT §2 ("accepted"), static; "unavailable" for DECISION_NONE.

@@ -22,14 +22,27 @@ static enum decision membership_refusal(const struct lease_facts *facts) {
   return DECISION_NONE;
 }
 
+/// A new stay, unless there is no room for one.
+static struct verdict begin(const struct lease_facts *facts, int64_t revision) {
+  return facts->full ? refuse(facts, DECISION_TOO_MANY_LEASES) : accept(revision, true);
+}
+
+/// One more renewal, unless the last was just now.
+static struct verdict renew(const struct lease_facts *facts, int64_t revision) {
+  if (facts->renewed_us >= 0 && facts->renewed_us < facts->renew_min_us) {
+    return refuse(facts, DECISION_TOO_SOON);
+  }
+  return accept(revision, false);
+}
+
 static struct verdict decide_live(const struct lease_facts *facts, bool revision_given, int64_t revision) {
   if (!revision_given) {
     // Counting up past the largest revision would wrap in a client's number (CONTRACT §2, smaller rules).
-    return facts->revision < REVISION_MAX ? accept(facts->revision + 1, false)
+    return facts->revision < REVISION_MAX ? renew(facts, facts->revision + 1)
                                           : refuse(facts, DECISION_IGNORED_OLD_REVISION);
   }
   if (revision > facts->revision) {
-    return accept(revision, false);
+    return renew(facts, revision);
   }
   return refuse(facts, revision == facts->revision ? DECISION_ALREADY_APPLIED : DECISION_IGNORED_OLD_REVISION);
 }
@@ -43,17 +56,17 @@ struct verdict decide_heartbeat(const struct lease_facts *facts, bool revision_g
     return refuse(facts, refusal);
   }
   if (facts->state == LEASE_UNKNOWN) {
-    return accept(revision_given ? revision : 1, true);
+    return begin(facts, revision_given ? revision : 1);
   }
   if (revision_given) {
-    return revision > facts->revision ? accept(revision, true) : refuse(facts, DECISION_IGNORED_OLD_REVISION);
+    return revision > facts->revision ? begin(facts, revision) : refuse(facts, DECISION_IGNORED_OLD_REVISION);
   }
   // A closed session stays closed for those who do not count; an expired one, or one of a member who was granted
   // again after a revocation, begins anew.
   if (facts->state == LEASE_CLOSED) {
     return refuse(facts, DECISION_SESSION_CLOSED);
   }
-  return facts->revision < REVISION_MAX ? accept(facts->revision + 1, true)
+  return facts->revision < REVISION_MAX ? begin(facts, facts->revision + 1)
                                         : refuse(facts, DECISION_IGNORED_OLD_REVISION);
 }
 

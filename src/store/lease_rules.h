@@ -24,6 +24,9 @@ struct lease_facts {
   int64_t revision;         ///< of the lease or tombstone; 0 for LEASE_UNKNOWN
   enum member_state member; ///< not looked at for LEASE_LIVE: revoking deletes the row
   bool membership_required;
+  bool full;            ///< the user, or the room, has as many leases as it may; not looked at for LEASE_LIVE
+  int64_t renewed_us;   ///< LEASE_LIVE: how long ago it was renewed, microseconds; below 0 after a step of the clock
+  int64_t renew_min_us; ///< the shortest time between two renewals; 0: any
 };
 
 struct verdict {

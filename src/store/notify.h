@@ -17,6 +17,9 @@
 /// Bytes of a payload at most; PostgreSQL allows less than 8000.
 #define NOTIFY_PAYLOAD_MAX 7900
 
+/// In the place of a revision: no event, but the room's members have changed and the room is to be read anew.
+#define NOTIFY_REFRESH 0
+
 struct room_head {
   const char *room_id;
   int64_t revision;

@@ -14,5 +14,7 @@ void op_clear_results(struct op *op) {
   op->prior_revision = 0;
   op->stored_revision = 0;
   op->room_revision = 0;
+  op->retry_after_ms = 0;
+  op->user_full = false;
   op->event_id = NULL;
 }

@@ -18,6 +18,7 @@ struct op {
   const char *meta;        ///< heartbeat: canonical JSON text, NULL = keep what is stored
   const char *request_id;  ///< never NULL
   const char *client_time; ///< as the client sent it, for the decision log only; may be NULL
+  const char *by;          ///< the name of the caller's credential, for the decision log only; NULL: none
 
   // Results.
   enum decision decision;
@@ -26,6 +27,8 @@ struct op {
   int64_t stored_revision; ///< what is stored now; 0 = nothing
   struct lease lease;      ///< for accepted and already applied heartbeats; its key points to the op's key
   int64_t room_revision;   ///< the room's revision: after the op's own event, or as of its transaction
+  int64_t retry_after_ms;  ///< too soon, too many leases: after how long it is worth to try again
+  bool user_full;          ///< too many leases: of the user; otherwise of the room
   char *event_id; ///< of the event that the op wrote or, for a repeated close, that once ended the lease; or NULL
 };
 

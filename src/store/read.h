@@ -5,6 +5,7 @@
 #ifndef SH_STORE_READ_H
 #define SH_STORE_READ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/body.h"
@@ -25,11 +26,17 @@ struct room_news {
   int64_t pruned;       ///< events up to here are gone
   struct event *events; ///< ascending, without gaps; after @a after, as far as asked
   size_t n_events;
+  char *revoked;    ///< of read_rooms(): users whose membership is revoked, a line each, in byte order; NULL: none
+  bool revoked_cut; ///< there are more than ROOM_REVOKED_MAX: only those revoked last are listed
 };
+
+/// So many revoked users of a room are read into memory.
+#define ROOM_REVOKED_MAX 10000
+
 void room_news_free(struct room_news *news, size_t n);
 
-/// For each of @a n rooms: its head, and its events after after[i] (INT64_MIN: only the newest @a newest), at most
-/// @a newest of them, the newest ones. One query for all.
+/// For each of @a n rooms: its head, its revoked users, and its events after after[i] (INT64_MIN: only the newest
+/// @a newest), at most @a newest of them, the newest ones. One query for all.
 enum db_status read_rooms(struct db *db, const char *const *room_ids, const int64_t *after, size_t n, int newest,
                           struct room_news *news);
 
@@ -40,6 +47,9 @@ enum db_status read_events(struct db *db, const char *room_id, int64_t since, un
 
 /// The heads and pruned floors of many rooms, for the slow poll; 0 for a room that does not exist.
 enum db_status read_heads(struct db *db, const char *const *room_ids, size_t n, int64_t *heads, int64_t *pruned);
+
+/// Whether the user's membership of the room is revoked; for rooms with more of them than are read into memory.
+enum db_status read_revoked(struct db *db, const char *room_id, const char *user_id, bool *revoked);
 
 /// The state of one session on reconnect, as the JSON text `{"state":"live","revision":n}`; appended to @a out.
 enum db_status read_session(struct db *db, const struct lease_key *key, struct buf *out);

@@ -28,13 +28,22 @@ enum {
   COL_USER_SESSIONS,
   COL_REQUEST_ID,
   COL_OVERDUE,
-  COL_META
+  COL_META,
+  COL_REVOKED, // of rooms_stmt alone
+  COL_REVOKED_COUNT
 };
 
-// One row for each event, or one row with a null event for a room that has none.
+// One row for each event, or one row with a null event for a room that has none. The first row of a room has its
+// revoked users, in lines, since no identifier has a line break. They are read once for each room.
 static const struct db_stmt rooms_stmt = {
-    "read_rooms", "SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
-                  " FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS q(room_id, after, i)"
+    "read_rooms", "WITH q AS MATERIALIZED (SELECT u.i, u.room_id, u.after, m.users, m.n"
+                  " FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS u(room_id, after, i)"
+                  " CROSS JOIN LATERAL (SELECT string_agg(x.user_id, E'\\n' ORDER BY x.user_id) AS users, count(*) AS n"
+                  "   FROM (SELECT user_id FROM stillhere.member"
+                  "     WHERE room_id = u.room_id AND revoked_at IS NOT NULL ORDER BY revoked_at DESC LIMIT $4) x) m)"
+                  " SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
+                  ", CASE WHEN row_number() OVER (PARTITION BY q.i ORDER BY e.revision) = 1 THEN q.users END, q.n"
+                  " FROM q"
                   " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
                   " LEFT JOIN LATERAL (SELECT " EVENT_COLUMNS " FROM stillhere.event e"
                   "   WHERE e.room_id = q.room_id AND e.revision > q.after ORDER BY e.revision DESC LIMIT $3) e ON true"
@@ -59,6 +68,7 @@ void room_news_free(struct room_news *news, size_t n) {
     for (size_t k = 0; k < news[i].n_events; k++)
       event_clear(&news[i].events[k]);
     free(news[i].events);
+    free(news[i].revoked);
     news[i] = (struct room_news){0};
   }
 }
@@ -96,6 +106,14 @@ static bool event_from_row(const PGresult *r, int row, struct event *event) {
   return event->json != NULL;
 }
 
+static bool revoked_from_row(const PGresult *r, int row, struct room_news *news) {
+  if (PQnfields(r) <= COL_REVOKED || db_null(r, row, COL_REVOKED))
+    return true;
+  news->revoked = strdup(db_text(r, row, COL_REVOKED));
+  news->revoked_cut = db_int8(r, row, COL_REVOKED_COUNT) > ROOM_REVOKED_MAX;
+  return news->revoked != NULL;
+}
+
 // Fills one room from the rows from `row` on that belong to it. Returns the row after them, or -1 on failure.
 static int news_from_rows(const PGresult *r, int row, struct room_news *news) {
   int64_t index = db_int8(r, row, COL_INDEX);
@@ -104,6 +122,8 @@ static int news_from_rows(const PGresult *r, int row, struct room_news *news) {
     end++;
   news->head = db_int8(r, row, COL_HEAD);
   news->pruned = db_int8(r, row, COL_PRUNED);
+  if (!revoked_from_row(r, row, news))
+    return -1;
   if (db_null(r, row, COL_REVISION))
     return end;
   news->events = calloc((size_t)(end - row), sizeof *news->events);
@@ -144,6 +164,7 @@ enum db_status read_rooms(struct db *db, const char *const *room_ids, const int6
   db_p_text_array(&p, n, text_at, room_ids);
   db_p_int8_array(&p, n, int8_at, after);
   db_p_int8(&p, newest);
+  db_p_int8(&p, ROOM_REVOKED_MAX + 1);
   PGresult *r = NULL;
   enum db_status status = db_run(db, &rooms_stmt, &p, &r);
   db_params_clear(&p);
@@ -191,6 +212,24 @@ enum db_status read_heads(struct db *db, const char *const *room_ids, size_t n, 
     heads[i] = db_int8(r, row, COL_HEAD);
     pruned[i] = db_int8(r, row, COL_PRUNED);
   }
+  PQclear(r);
+  return DB_OK;
+}
+
+static const struct db_stmt revoked_stmt = {"read_revoked",
+                                            "SELECT EXISTS (SELECT FROM stillhere.member"
+                                            " WHERE room_id = $1 AND user_id = $2 AND revoked_at IS NOT NULL)"};
+
+enum db_status read_revoked(struct db *db, const char *room_id, const char *user_id, bool *revoked) {
+  struct db_params p = {0};
+  db_p_text(&p, room_id);
+  db_p_text(&p, user_id);
+  PGresult *r = NULL;
+  enum db_status status = db_run(db, &revoked_stmt, &p, &r);
+  db_params_clear(&p);
+  if (status != DB_OK)
+    return status;
+  *revoked = db_bool(r, 0, 0);
   PQclear(r);
   return DB_OK;
 }

@@ -33,6 +33,8 @@ static const struct db_stmt renew_stmt = {
         " AND CASE WHEN excluded.revision_given THEN excluded.revision > l.revision"
         " ELSE l.revision < 9007199254740991 END"
         " AND (excluded.meta IS NULL OR excluded.meta::text = l.meta::text)"
+        " AND ($9::int8 = 0"
+        " OR clock_timestamp() - l.renewed_at NOT BETWEEN interval '0' AND $9::int8 * interval '1 ms')"
         " RETURNING " LEASE_COLUMNS ", l.xmax = 0",
 };
 
@@ -123,7 +125,8 @@ static enum db_status take_rows(struct op *const *ops, size_t n, const PGresult 
   return DB_OK;
 }
 
-enum db_status renew_round(struct db *db, struct op *const *ops, size_t n, enum renewed *outcome, int64_t *now_us) {
+enum db_status renew_round(struct db *db, struct op *const *ops, size_t n, int64_t renew_min_ms, enum renewed *outcome,
+                           int64_t *now_us) {
   const char **rooms = calloc(n, sizeof *rooms);
   if (rooms == NULL) {
     return DB_FAILED;
@@ -137,6 +140,7 @@ enum db_status renew_round(struct db *db, struct op *const *ops, size_t n, enum 
   db_p_int4_array(&p, n, op_at_ttl, ops);
   db_p_text_array(&p, n, op_at_meta, ops);
   db_p_text_array(&p, n, op_at_request_id, ops);
+  db_p_int8(&p, renew_min_ms);
   db_p_text_array(&q, distinct_rooms(ops, n, rooms), string_at, rooms);
   const struct db_step steps[] = {{&renew_stmt, &p}, {&room_revisions_stmt, &q}, {&now_stmt, NULL}};
   PGresult *results[3] = {0};

@@ -17,9 +17,11 @@ enum renewed {
 };
 
 /// Runs one round: @a ops sorted by key, every key once. Inside a transaction; together with its BEGIN one round trip.
+/// @param renew_min_ms a lease that was renewed less than so long ago is left; 0: none is
 /// @param[out] outcome one for each op
 /// @param[out] now_us the database's clock after the statement
-enum db_status renew_round(struct db *db, struct op *const *ops, size_t n, enum renewed *outcome, int64_t *now_us);
+enum db_status renew_round(struct db *db, struct op *const *ops, size_t n, int64_t renew_min_ms, enum renewed *outcome,
+                           int64_t *now_us);
 
 /// Copies a row (columns in the order of LEASE_COLUMNS) into the op's lease. @return false when memory ran out
 bool lease_from_row(struct op *op, const PGresult *r, int row);

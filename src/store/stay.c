@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/stay.h"
 
+#include "base/clock.h"
 #include "db/epoch.h"
 
 // A member who was granted again and has not come back yet is not revoked, though the tombstone says so.
@@ -48,6 +49,7 @@ enum db_status read_stays(struct db *db, const struct lease_key *keys, size_t n,
   if (n == 0)
     return DB_OK;
   unsigned generation = epoch_generation();
+  int64_t asked_us = clock_mono_us();
   struct db_params p = {0};
   db_p_text_array(&p, n, at_room, keys);
   db_p_text_array(&p, n, at_user, keys);
@@ -63,6 +65,7 @@ enum db_status read_stays(struct db *db, const struct lease_key *keys, size_t n,
     struct stay *stay = &stays[db_int8(r, row, COL_INDEX) - 1];
     *stay = stay_from_row(r, row);
     stay->generation = generation;
+    stay->asked_us = asked_us;
   }
   PQclear(r);
   return status;

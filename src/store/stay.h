@@ -18,6 +18,7 @@ struct stay {
   int64_t expires_at_us; ///< likewise
   int64_t room_revision; ///< as of when this was read; 0 when the room does not exist
   unsigned generation;   ///< epoch_generation() before it was read
+  int64_t asked_us;      ///< monotonic, before it was read: what was committed before then is in it
 };
 
 /// Reads @a n stays with one query. Reader threads and the cursor bus.

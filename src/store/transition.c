@@ -213,6 +213,18 @@ static bool happen(const struct plan *plan, struct transitions *t, int64_t grace
   return true;
 }
 
+/// Whether a session begins for somebody whose membership was revoked: after it was looked at, and before the room was
+/// locked. From here on the revocation would wait for us (store/revoke.c).
+static bool grants_revoked(const struct plan *plan, const struct transitions *t) {
+  for (size_t i = 0; i < t->n; i++) {
+    const struct transition *x = &t->list[i];
+    if (x->kind == EVENT_LEASE_GRANTED && plan_pair(plan, x->key.room_id, x->key.user_id)->revoked) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// Gives each event its revision and id. @return false when memory ran out
 static bool number(struct plan *plan, struct transitions *events) {
   char epoch[EPOCH_SIZE];
@@ -299,6 +311,9 @@ enum db_status transitions_write(struct db *db, int64_t offline_grace_ms, struct
   enum db_status status = plan_make(&plan, t) ? DB_OK : DB_FAILED;
   if (status == DB_OK) {
     status = plan_lock(db, &plan);
+  }
+  if (status == DB_OK && grants_revoked(&plan, t)) {
+    status = DB_RETRY; // all of the transaction is decided anew
   }
   if (status == DB_OK && !(happen(&plan, t, offline_grace_ms, &events) && number(&plan, &events) &&
                            tell_ops(&plan, &events) && write_down(&plan, &events, written))) {

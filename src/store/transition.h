@@ -49,6 +49,7 @@ void transitions_free(struct transitions *t);
 /// Writes all of them, in the list's order within each room, with the user.online and user.offline that follow from
 /// them, and adds the events to @a written. The list then has these events too. The rows of lease must be in their
 /// final state already: sessions are counted under the room's lock. Inside a transaction.
+/// @return DB_RETRY also where a session begins for a user whose membership was revoked since it was looked at
 enum db_status transitions_write(struct db *db, int64_t offline_grace_ms, struct transitions *t,
                                  struct written *written);
 

@@ -26,6 +26,7 @@ struct planned_pair {
   int64_t seen_us; ///< newest renewal of those
   int64_t delta;   ///< what the transitions add to the sessions, all in all
   struct user_state state;
+  bool revoked; ///< the membership is: read under the room's lock
 };
 
 struct plan {

@@ -35,7 +35,9 @@ static const struct db_stmt rooms_lock_stmt = {
 static const struct db_stmt pairs_stmt = {
     .name = "room_users_read",
     .sql = "SELECT (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = i.room_id AND l.user_id = i.user_id),"
-           " u.online_since, u.offline_at, clock_timestamp()"
+           " u.online_since, u.offline_at, clock_timestamp(),"
+           " EXISTS (SELECT FROM stillhere.member m WHERE m.room_id = i.room_id AND m.user_id = i.user_id"
+           " AND m.revoked_at IS NOT NULL)"
            " FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i(room_id, user_id, n)"
            " LEFT JOIN stillhere.room_user u ON u.room_id = i.room_id AND u.user_id = i.user_id ORDER BY i.n",
 };
@@ -76,6 +78,7 @@ static void take_locked(struct plan *plan, const PGresult *rooms, const PGresult
     s->online_since_us = s->online ? db_time(pairs, i, 1) : 0;
     s->offline_at_us = db_null(pairs, i, 2) ? 0 : db_time(pairs, i, 2);
     plan->at_us = db_time(pairs, i, 3);
+    plan->pairs[i].revoked = db_bool(pairs, i, 4);
   }
 }
 

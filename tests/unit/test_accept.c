@@ -91,10 +91,35 @@ static void test_gzip(void **state) {
   CHECK(accept_gzip, table);
 }
 
+static void test_weight(void **state) {
+  (void)state;
+  static const struct {
+    const char *header;
+    int csv, json;
+  } table[] = {{NULL, 0, 0},
+               {"", 0, 0},
+               {"text/csv", 1000, 0},
+               {"TEXT/CSV; charset=utf-8", 1000, 0},
+               {"text/csvs", 0, 0},
+               {"text/*;q=0.5", 500, 0},
+               {"text/*;q=0.5, text/csv;q=0.1", 100, 0},
+               {"*/*;q=0.3", 300, 300},
+               {"*/*;q=0.3, text/*", 1000, 300},
+               {"text/csv;q=0, */*", 0, 1000},
+               {"text/, text/c*, */csv", 0, 0},
+               {"application/json;q=0.2, text/csv;q=0.9", 900, 200}};
+  for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    int csv = accept_weight(table[i].header, "text/csv"), json = accept_weight(table[i].header, "application/json");
+    if (csv != table[i].csv || json != table[i].json)
+      fail_msg("\"%s\" weighs %d and %d", table[i].header ? table[i].header : "(none)", csv, json);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_event_stream),
       cmocka_unit_test(test_gzip),
+      cmocka_unit_test(test_weight),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 #include "base/util.h"
 #include "config/config.h"
 #include "config/keys.h"
+#include "config/origins.h"
 
 static int file = -1; ///< in memory, reachable by a path
 static char path[64];
@@ -203,7 +204,7 @@ static void test_duration_minimum(void **state) {
     char text[1024] = "";
     size_t used = 0;
     for (size_t k = 0; k < config_key_count; k++) {
-      if (config_keys[k].kind == CONFIG_DURATION)
+      if (config_keys[k].kind == CONFIG_DURATION && config_keys[k].min != 0)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s = %d\n", config_keys[k].name, i == k ? 99 : 100);
     }
     expect_error(text, NULL, config_keys[i].name, "100 to");
@@ -212,7 +213,7 @@ static void test_duration_minimum(void **state) {
   char text[1024] = "";
   size_t used = 0;
   for (size_t k = 0; k < config_key_count; k++) {
-    if (config_keys[k].kind == CONFIG_DURATION)
+    if (config_keys[k].kind == CONFIG_DURATION && config_keys[k].min != 0)
       used += (size_t)snprintf(text + used, sizeof text - used, "%s = 100\n", config_keys[k].name);
   }
   expect_fine(text, NULL);
@@ -262,6 +263,125 @@ static void test_only_loopback_without_auth(void **state) {
     (void)snprintf(variable, sizeof variable, "STILLHERE_LISTEN=%s", bad[i]);
     expect_error(NULL, variable, "listen", "loopback");
   }
+}
+
+static void test_unix_socket(void **state) {
+  (void)state;
+  char line[200], at[120];
+  assert_string_equal(listen_path("unix:/run/s.sock"), "/run/s.sock");
+  assert_null(listen_path("unix:run/s.sock"));
+  assert_null(listen_path("UNIX:/run/s.sock"));
+  assert_null(listen_path("127.0.0.1:7470"));
+  expect_fine("listen = unix:/run/stillhere/s.sock\n", NULL); // like loopback, as far as auth=none goes
+  expect_error("listen = unix:run/s.sock\n", NULL, "listen", "unix:/path");
+  expect_error("listen = unix:\n", NULL, "listen", "unix:/path");
+  expect_error("listen = unix:/run/\n", NULL, "listen", "unix:/path");
+  expect_error("listen = unix:/\n", NULL, "listen", "unix:/path");
+  memset(at, 'p', sizeof at);
+  at[0] = '/';
+  for (int len = 107; len <= 108; len++) {
+    at[len] = '\0';
+    (void)snprintf(line, sizeof line, "listen = unix:%s\n", at);
+    if (len == 107)
+      expect_fine(line, NULL);
+    else
+      expect_error(line, NULL, "listen", "107 bytes");
+    at[len] = 'p';
+  }
+}
+
+static void test_tls_files(void **state) {
+  (void)state;
+  expect_fine("tls_cert_file = /c\ntls_key_file = /k\n", NULL); // whether they can be used is seen at the start
+  expect_error("tls_cert_file = /c\n", NULL, "tls_key_file", "is needed");
+  expect_error(NULL, "STILLHERE_TLS_KEY_FILE=/k", "tls_cert_file", "is needed");
+}
+
+static void test_cors_origins(void **state) {
+  (void)state;
+  static const char *const good[] = {
+      "",
+      "*",
+      "https://app.example.org",
+      "http://localhost:5173",
+      "https://a.example, http://b.example:8080 ,capacitor://localhost",
+      "http://[::1]:3000",
+      "http://127.0.0.1",
+      "chrome-extension://abcdefghijklmnop",
+      "https://xn--bcher-kva.example:444",
+      "http://h:443",
+  };
+  static const char *const bad[] = {
+      "app.example.org",
+      "https://",
+      "https://App.example",
+      "HTTPS://a.example",
+      "https://a.example/",
+      "https://a.example/path",
+      "https://a.example:443",
+      "http://a.example:80",
+      "https://a.example:0",
+      "https://a.example:65536",
+      "https://a.example:",
+      "https://*.example",
+      "*,https://a.example",
+      "https://a.example,*",
+      "https://a.example,",
+      ",https://a.example",
+      "https://a.example,,https://b.example",
+      "null",
+      "https://a.example https://b.example",
+      "https://user@a.example",
+      "https://a.example?x",
+      "https://[::1",
+      "https://[]",
+      "://a.example",
+      "1x://a.example",
+      "https://b\u00fccher.example",
+  };
+  for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+    char variable[256];
+    (void)snprintf(variable, sizeof variable, "STILLHERE_CORS_ORIGINS=%s", good[i]);
+    expect_fine(NULL, variable);
+  }
+  for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+    char variable[256];
+    (void)snprintf(variable, sizeof variable, "STILLHERE_CORS_ORIGINS=%s", bad[i]);
+    expect_error(NULL, variable, "cors_origins", "origins as browsers write them");
+  }
+  static const char list[] = "https://a.example, http://b.example:8080";
+  assert_true(origins_have(list, "https://a.example"));
+  assert_true(origins_have(list, "http://b.example:8080"));
+  static const char *const foreign[] = {"",
+                                        "*",
+                                        "null",
+                                        "https://a.example,",
+                                        "https://a.exampl",
+                                        "https://a.example.evil",
+                                        "http://a.example",
+                                        "https://A.example",
+                                        "http://b.example",
+                                        " http://b.example:8080",
+                                        "https://a.example, http://b.example:8080"};
+  for (size_t i = 0; i < ARRAY_LEN(foreign); i++)
+    assert_false(origins_have(list, foreign[i]));
+  assert_true(origins_any("*"));
+  assert_false(origins_any(list));
+}
+
+static void test_keys_of_callers(void **state) {
+  (void)state;
+  expect_error("auth = jwt\n", NULL, "jwt_key_file", "api_keys_file");
+  expect_error("auth = jwt\nlisten = 0.0.0.0:80\n", NULL, "jwt_key_file", "api_keys_file");
+  expect_fine("auth = jwt\njwt_key_file = /k\nlisten = 0.0.0.0:80\n", NULL);
+  expect_fine("auth = jwt\napi_keys_file = /k\n", NULL);
+  expect_fine("auth = jwt\napi_keys_file = /k\n", "STILLHERE_JWT_KEY_FILE=/a, /b");
+  expect_error("jwt_key_file = /k\n", NULL, "jwt_key_file", "auth is none");
+  expect_error("auth = none\n", "STILLHERE_API_KEYS_FILE=/k", "api_keys_file", "auth is none");
+  expect_error("auth = jwt\napi_keys_file = /k\n", "STILLHERE_AUTH=none", "api_keys_file", "auth is none");
+  expect_error("auth = jwt\njwt_algorithm = none\n", NULL, "jwt_algorithm", "HS256, RS256, ES256");
+  expect_error("auth = jwt\njwt_algorithm = hs256\n", NULL, "jwt_algorithm", "HS256, RS256, ES256");
+  expect_error("jwt_leeway_ms = 300001\n", NULL, "jwt_leeway_ms", "0 to 300000");
 }
 
 static void test_listen_split(void **state) {
@@ -374,7 +494,11 @@ int main(void) {
       cmocka_unit_test(test_relations),
       cmocka_unit_test(test_defaults_give_way),
       cmocka_unit_test(test_only_loopback_without_auth),
+      cmocka_unit_test(test_keys_of_callers),
       cmocka_unit_test(test_listen_split),
+      cmocka_unit_test(test_unix_socket),
+      cmocka_unit_test(test_tls_files),
+      cmocka_unit_test(test_cors_origins),
       cmocka_unit_test(test_file_faults),
       cmocka_unit_test(test_sample),
       cmocka_unit_test(test_man),

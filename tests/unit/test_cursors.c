@@ -66,7 +66,12 @@ static struct stay live(int64_t granted, int64_t revision) {
                        .granted_at_us = granted,
                        .expires_at_us = clock_db_us() + MINUTE_US,
                        .room_revision = revision,
-                       .generation = epoch_generation()};
+                       .generation = epoch_generation(),
+                       .asked_us = clock_mono_us()};
+}
+
+static void sleep_ms(long ms) {
+  nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
 }
 
 static struct stay not_live(int64_t revision) {
@@ -176,6 +181,39 @@ static void test_a_lease_is_asked_for_once(void **state) {
   assert_int_equal(put(ROOM, "a", "{}", &stay), CURSOR_TAKEN);
   assert_int_equal(put(ROOM, "a", "{\"n\":2}", NULL), CURSOR_TAKEN);
   expect("a={\"n\":2} ");
+}
+
+static void test_a_lease_is_believed_for_300_ms(void **state) {
+  (void)state;
+  move("a", "{}");
+  sleep_ms(320);
+  assert_int_equal(put(ROOM, "a", "{\"n\":2}", NULL), CURSOR_CHECK);
+  expect("a={} ");
+}
+
+static void test_a_read_that_took_too_long_is_done_again(void **state) {
+  (void)state;
+  struct stay stay = live(1, 10);
+  stay.asked_us -= 300000;
+  assert_int_equal(put(ROOM, "a", "{}", &stay), CURSOR_CHECK);
+  expect("");
+  stay.asked_us += 200000;
+  assert_int_equal(put(ROOM, "a", "{}", &stay), CURSOR_TAKEN);
+  sleep_ms(210); // counted from when it was asked, not from when it came back
+  assert_int_equal(put(ROOM, "a", "{}", NULL), CURSOR_CHECK);
+}
+
+static void test_the_belief_is_renewed_before_it_lapses(void **state) {
+  (void)state;
+  move("a", "{}");
+  sleep_ms(210);
+  assert_int_equal(put(ROOM, "a", "{\"n\":2}", NULL), CURSOR_TAKEN);
+  struct stay stay = live(1, 10);
+  assert_int_equal(see(&stay), 1);
+  assert_int_equal(see(&stay), 0);
+  sleep_ms(150);
+  assert_int_equal(put(ROOM, "a", "{\"n\":3}", NULL), CURSOR_TAKEN);
+  assert_int_equal(see(&stay), 0); // it was seen short ago
 }
 
 static void test_without_a_lease(void **state) {
@@ -507,6 +545,9 @@ static void test_payloads_are_split(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_a_lease_is_asked_for_once),
+      TEST(test_a_lease_is_believed_for_300_ms),
+      TEST(test_a_read_that_took_too_long_is_done_again),
+      TEST(test_the_belief_is_renewed_before_it_lapses),
       TEST(test_without_a_lease),
       TEST(test_what_was_read_before_the_end_is_refused),
       TEST(test_an_end_takes_the_cursor_and_shuts_the_gate),

@@ -99,6 +99,57 @@ static void closes(void **state) {
   check(close_rows, ARRAY_LEN(close_rows), decide_close);
 }
 
+/// A full user or room keeps out new stays and nothing else.
+static void full(void **state) {
+  (void)state;
+  static const struct row rows[] = {
+      {"nothing there", LEASE_UNKNOWN, 0, MEMBER_NONE, false, 7, DECISION_TOO_MANY_LEASES, 0, false},
+      {"nothing there, omitted", LEASE_UNKNOWN, 0, MEMBER_NONE, false, OMITTED, DECISION_TOO_MANY_LEASES, 0, false},
+      {"expired, newer", LEASE_EXPIRED, 41, MEMBER_NONE, false, 42, DECISION_TOO_MANY_LEASES, 41, false},
+      {"expired, omitted", LEASE_EXPIRED, 41, MEMBER_NONE, false, OMITTED, DECISION_TOO_MANY_LEASES, 41, false},
+      {"expired, older", LEASE_EXPIRED, 41, MEMBER_NONE, false, 40, DECISION_IGNORED_OLD_REVISION, 41, false},
+      {"closed, newer", LEASE_CLOSED, 41, MEMBER_NONE, false, 42, DECISION_TOO_MANY_LEASES, 41, false},
+      {"closed, omitted", LEASE_CLOSED, 41, MEMBER_NONE, false, OMITTED, DECISION_SESSION_CLOSED, 41, false},
+      {"revoked", LEASE_UNKNOWN, 0, MEMBER_REVOKED, false, 1, DECISION_MEMBERSHIP_REVOKED, 0, false},
+      {"not a member", LEASE_UNKNOWN, 0, MEMBER_NONE, true, 1, DECISION_NOT_A_MEMBER, 0, false},
+      {"live", LEASE_LIVE, 41, MEMBER_NONE, false, 42, DECISION_ACCEPTED, 42, false},
+  };
+  for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+    const struct row *row = &rows[i];
+    struct lease_facts facts = {.state = row->state,
+                                .revision = row->stored,
+                                .member = row->member,
+                                .membership_required = row->required,
+                                .full = true};
+    struct verdict v = decide_heartbeat(&facts, row->revision != OMITTED, row->revision);
+    if (v.decision != row->want || v.new_revision != row->want_revision || v.granted != row->want_granted) {
+      fail_msg("%s: got %s, revision %lld, granted %d", row->name, decision_name(v.decision), (long long)v.new_revision,
+               v.granted);
+    }
+  }
+}
+
+/// A renewal that comes too soon after the last; what would change nothing, or is no renewal, is free of it.
+static void too_soon(void **state) {
+  (void)state;
+  struct lease_facts facts = {.state = LEASE_LIVE, .revision = 41, .renewed_us = 999, .renew_min_us = 1000};
+  struct verdict v = decide_heartbeat(&facts, true, 42);
+  assert_int_equal(v.decision, DECISION_TOO_SOON);
+  assert_int_equal(v.new_revision, 41);
+  assert_int_equal(decide_heartbeat(&facts, false, 0).decision, DECISION_TOO_SOON);
+  assert_int_equal(decide_heartbeat(&facts, true, 41).decision, DECISION_ALREADY_APPLIED);
+  assert_int_equal(decide_heartbeat(&facts, true, 40).decision, DECISION_IGNORED_OLD_REVISION);
+  facts.renewed_us = 1000;
+  assert_int_equal(decide_heartbeat(&facts, true, 42).decision, DECISION_ACCEPTED);
+  facts.renewed_us = -1; // the clock was set back: nobody waits for it to catch up
+  assert_int_equal(decide_heartbeat(&facts, true, 42).decision, DECISION_ACCEPTED);
+  facts.renewed_us = 0;
+  facts.renew_min_us = 0;
+  assert_int_equal(decide_heartbeat(&facts, true, 42).decision, DECISION_ACCEPTED);
+  facts = (struct lease_facts){.state = LEASE_EXPIRED, .revision = 41, .renewed_us = 1, .renew_min_us = 1000};
+  assert_int_equal(decide_heartbeat(&facts, true, 42).decision, DECISION_ACCEPTED);
+}
+
 static void statuses(void **state) {
   (void)state;
   assert_int_equal(decision_status(DECISION_ACCEPTED), 200);
@@ -108,6 +159,8 @@ static void statuses(void **state) {
   assert_int_equal(decision_status(DECISION_MEMBERSHIP_REVOKED), 403);
   assert_int_equal(decision_status(DECISION_NOT_A_MEMBER), 403);
   assert_int_equal(decision_status(DECISION_NOT_FOUND), 404);
+  assert_int_equal(decision_status(DECISION_TOO_SOON), 429);
+  assert_int_equal(decision_status(DECISION_TOO_MANY_LEASES), 429);
   assert_int_equal(decision_status(DECISION_NONE), 503);
 }
 
@@ -131,8 +184,9 @@ static void kinds(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(heartbeats),         cmocka_unit_test(closes), cmocka_unit_test(statuses),
-      cmocka_unit_test(keys_sort_by_bytes), cmocka_unit_test(kinds),
+      cmocka_unit_test(heartbeats), cmocka_unit_test(closes),   cmocka_unit_test(full),
+      cmocka_unit_test(too_soon),   cmocka_unit_test(statuses), cmocka_unit_test(keys_sort_by_bytes),
+      cmocka_unit_test(kinds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,9 +158,20 @@ static void identifiers_have_a_longest_length(void **state) {
   expect("GET", path, ROUTE_BAD_PATH);
 }
 
+static void the_root_is_a_path_of_its_own(void **state) {
+  (void)state;
+  struct found f = find("GET", "/");
+  assert_int_equal(f.result, ROUTE_FOUND);
+  assert_ptr_equal(f.route->handle, h_page);
+  assert_null(f.params[0]);
+  clear(&f);
+  expect("HEAD", "/", ROUTE_FOUND);
+  expect_allow("PUT", "/", "GET, HEAD, OPTIONS");
+  expect("GET", "//", ROUTE_BAD_PATH);
+}
+
 static void unknown_paths_are_not_found(void **state) {
   (void)state;
-  expect("GET", "/", ROUTE_NOT_FOUND);
   expect("GET", "/nowhere", ROUTE_NOT_FOUND);
   expect("GET", "/room", ROUTE_NOT_FOUND);
   expect("GET", "/roomss", ROUTE_NOT_FOUND);
@@ -200,6 +211,7 @@ int main(void) {
       cmocka_unit_test(segments_are_decoded_once),
       cmocka_unit_test(bad_paths_are_refused),
       cmocka_unit_test(identifiers_have_a_longest_length),
+      cmocka_unit_test(the_root_is_a_path_of_its_own),
       cmocka_unit_test(unknown_paths_are_not_found),
       cmocka_unit_test(other_methods_are_told_what_is_allowed),
       cmocka_unit_test(head_finds_get),

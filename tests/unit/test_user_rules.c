@@ -10,7 +10,7 @@
 #include "store/user_rules.h"
 
 #define GRACE_MS 10000
-#define AT(seconds) ((seconds) * INT64_C(1000000))
+#define AT(seconds) (INT64_C(1000000) * (seconds))
 
 static int apply(struct user_state *s, enum event_kind kind, int seconds) {
   return user_state_apply(s, kind, true, AT(seconds), GRACE_MS);

@@ -11,7 +11,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from . import SLOW
+from . import SLOW, roles
 from .client import (Client, Flock, Wire, all_replies, lease, parse_metrics, presence_path, quote, raw)
 from .daemon import Daemon
 from .pg import Postgres
@@ -37,6 +37,8 @@ class Case(unittest.TestCase):
     autostart = True
     #: True: a cluster of its own, with fsync, that it may stop and crash.
     own_cluster = False
+    #: True: its daemons connect as the role of sql/roles.sql that cannot migrate.
+    runtime_role = roles.EVERYWHERE
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -56,6 +58,8 @@ class Case(unittest.TestCase):
             cls.pg = Postgres(cls.directory, fsync=True)
             cls.pg.start()
         cls.pg.create_database(cls.database)
+        if cls.runtime_role:
+            roles.prepare(cls.pg, cls.database)
         cls.pg_mark = cls.pg.log_size()
         if cls.autostart:
             for _ in range(cls.instances):
@@ -84,7 +88,9 @@ class Case(unittest.TestCase):
     @classmethod
     def start_daemon(cls, wait=True, database=None, stdout=None, port=None, **config):
         """One more daemon on the class's database; on a port that was another's before, where that is given."""
-        settings = {"database_url": cls.pg.url(database or cls.database)}
+        # Another database was prepared by the test, if at all.
+        user = roles.RUNTIME if cls.runtime_role and database is None else "postgres"
+        settings = {"database_url": cls.pg.url(database or cls.database, user)}
         settings.update(cls.config)
         settings.update(config)
         cls.started += 1

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.parse
 
-from . import SLOW
+from . import SLOW, tls
 
 LEFT_OUT = object()
 
@@ -23,6 +23,31 @@ def quote(segment):
 def hostport(base):
     host, _, port = base.partition("//")[2].partition(":")
     return host, int(port)
+
+
+def authority(base):
+    """What goes into a Host header."""
+    return "localhost" if base.startswith("unix:") else "%s:%d" % hostport(base)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a socket in the file system."""
+
+    def __init__(self, base, timeout):
+        super().__init__("localhost", timeout=timeout)
+        self.base = base
+
+    def connect(self):
+        self.sock = dial(self.base, self.timeout / SLOW)
+
+
+def connection_to(base, timeout):
+    """A connection of http.client to a base of the form http://, https:// or unix:/path."""
+    if base.startswith("unix:"):
+        return UnixConnection(base, timeout)
+    if base.startswith("https:"):
+        return http.client.HTTPSConnection(*hostport(base), timeout=timeout, context=tls.context(base))
+    return http.client.HTTPConnection(*hostport(base), timeout=timeout)
 
 
 class Reply:
@@ -64,7 +89,7 @@ class Client:
         pool = self.local.__dict__.setdefault("pool", {})
         connection = None if fresh else pool.get(base)
         if connection is None:
-            connection = http.client.HTTPConnection(*hostport(base), timeout=timeout * SLOW)
+            connection = connection_to(base, timeout * SLOW)
             if not fresh:
                 pool[base] = connection
         if connection.sock is not None:
@@ -73,7 +98,7 @@ class Client:
         started = time.monotonic()
         try:
             connection.request(method, path, body=body, headers=headers or {})
-            if connection.sock is not None:
+            if connection.sock is not None and connection.sock.family != socket.AF_UNIX:
                 connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             response = connection.getresponse()
             data = response.read()
@@ -147,8 +172,15 @@ def parse_metrics(text):
 
 
 def dial(base, timeout=10):
+    if base.startswith("unix:"):
+        s = socket.socket(socket.AF_UNIX)
+        s.settimeout(timeout * SLOW)
+        s.connect(base[5:])
+        return s
     s = socket.create_connection(hostport(base), timeout=timeout * SLOW)
     s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if base.startswith("https:"):
+        return tls.context(base).wrap_socket(s, server_hostname=hostport(base)[0])
     return s
 
 
@@ -253,7 +285,7 @@ class Flock:
     def __init__(self, base, paths, headers=""):
         self.sockets = []
         self.selector = selectors.DefaultSelector()
-        host = "%s:%d" % hostport(base)
+        host = authority(base)
         for i, path in enumerate(paths):
             s = dial(base)
             s.sendall(("GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (path, host, headers)).encode())

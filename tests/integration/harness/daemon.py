@@ -11,7 +11,8 @@ import socket
 import subprocess
 import time
 
-from . import SLOW
+from . import SLOW, tls
+from .client import connection_to
 from .pg import clean_environment
 
 #: Never right in a daemon's log.
@@ -61,9 +62,14 @@ class Daemon:
     def __init__(self, directory, name, config, stdout=None, port=None):
         self.name = name
         self.port = port or free_port()
-        self.base = "http://127.0.0.1:%d" % self.port
         self.config = {"listen": "127.0.0.1:%d" % self.port, "log_format": "text"}
         self.config.update(config)
+        self.base = "http://127.0.0.1:%d" % self.port
+        if self.config.get("tls_cert_file"):
+            self.base = "https://127.0.0.1:%d" % self.port
+            tls.TRUSTED[self.base] = self.config["tls_cert_file"]
+        if self.config["listen"].startswith("unix:"):
+            self.base = self.config["listen"]
         self.log = os.path.join(directory, name + ".log")
         self.out = os.path.join(directory, name + ".out")
         self.checked = 0
@@ -88,7 +94,7 @@ class Daemon:
 
     def status(self, path):
         """The status of a GET, or None when nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5 * SLOW)
+        connection = connection_to(self.base, 5 * SLOW)
         try:
             connection.request("GET", path)
             response = connection.getresponse()

@@ -135,14 +135,14 @@ class Postgres:
                 pass
         shutil.rmtree(self.dir, ignore_errors=True)
 
-    def url(self, database):
+    def url(self, database, user="postgres"):
         """The libpq URI of a database."""
-        return "postgresql:///%s?host=%s&port=5432&user=postgres" % (
-            urllib.parse.quote(database), urllib.parse.quote(self.socket))
+        return "postgresql:///%s?host=%s&port=5432&user=%s" % (
+            urllib.parse.quote(database), urllib.parse.quote(self.socket), user)
 
-    def psql_args(self, database):
+    def psql_args(self, database, user="postgres"):
         return [self.program("psql") if os.path.exists(self.program("psql")) else "psql", "-X", "-q", "-A", "-t",
-                "-h", self.socket, "-p", "5432", "-U", "postgres", "-d", database]
+                "-h", self.socket, "-p", "5432", "-U", user, "-d", database]
 
     def psql(self, database, sql):
         """Runs SQL in a psql of its own. @return what it printed"""
@@ -159,8 +159,8 @@ class Postgres:
     def drop_database(self, name):
         self.psql("postgres", 'DROP DATABASE IF EXISTS "%s" WITH (FORCE)' % name)
 
-    def session(self, database):
-        return PsqlSession(self, database)
+    def session(self, database, user="postgres"):
+        return PsqlSession(self, database, user)
 
     def log_size(self):
         return os.path.getsize(self.log)
@@ -181,8 +181,8 @@ class SqlError(Exception):
 class PsqlSession:
     """One psql that stays open, so that transactions, row locks and LISTEN last."""
 
-    def __init__(self, pg, database):
-        self.process = subprocess.Popen(pg.psql_args(database), env=clean_environment(), stdin=subprocess.PIPE,
+    def __init__(self, pg, database, user="postgres"):
+        self.process = subprocess.Popen(pg.psql_args(database, user), env=clean_environment(), stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1)
         self.lines = queue.Queue()
         self.count = 0

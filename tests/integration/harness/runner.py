@@ -195,8 +195,9 @@ def main():
     parser = argparse.ArgumentParser(
         prog="run", description="Integration tests: a real PostgreSQL from a temporary initdb, real daemons, real "
         "sockets. The environment: STILLHERED names the daemon, TEST_DB_PROGRAM the cmocka programs that want a "
-        "database (several: joined by colons), TEST_SLOW multiplies time bounds, TEST_WRAPPER is put in front of the daemon's command, PG_BINDIR says where "
-        "initdb is.")
+        "database (several: joined by colons), TEST_SLOW multiplies time bounds, TEST_WRAPPER is put in front of the "
+        "daemon's command, TEST_RUNTIME_ROLE=1 lets the daemons connect as the role that cannot migrate, PG_BINDIR "
+        "says where initdb is.")
     parser.add_argument("names", nargs="*", help="run only these: names, parts of names or wildcards")
     parser.add_argument("--list", action="store_true", help="print the names of all tests")
     parser.add_argument("--long", action="store_true", help="the long load run: two minutes")

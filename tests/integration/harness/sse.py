@@ -4,10 +4,11 @@
 import json
 import selectors
 import socket
+import ssl
 import time
 
 from . import SLOW
-from .client import dial, hostport
+from .client import authority, dial, hostport
 
 
 class Message:
@@ -112,7 +113,7 @@ class Streams:
     def __init__(self, base, paths, headers="", version="1.1", receive_buffer=None):
         self.selector = selectors.DefaultSelector()
         self.readers, self.sockets = [], []
-        host = "%s:%d" % hostport(base)
+        host = authority(base)
         for path in paths:
             if receive_buffer:
                 s = socket.socket()
@@ -138,7 +139,9 @@ class Streams:
             for key, _ in self.selector.select(min(left, 0.05)):
                 try:
                     data = key.fileobj.recv(262144)
-                except BlockingIOError:
+                    while isinstance(key.fileobj, ssl.SSLSocket) and key.fileobj.pending():
+                        data += key.fileobj.recv(262144)
+                except (BlockingIOError, ssl.SSLWantReadError):
                     continue
                 except ConnectionResetError:
                     data = b""
