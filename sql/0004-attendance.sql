@@ -16,7 +16,8 @@ CREATE TABLE stillhere.attendance (
     at              timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (room_id, id)
 );
-CREATE UNIQUE INDEX attendance_key ON stillhere.attendance (room_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE UNIQUE INDEX attendance_key ON stillhere.attendance (room_id, user_id, idempotency_key)
+    WHERE idempotency_key IS NOT NULL;
 CREATE INDEX attendance_user ON stillhere.attendance (room_id, user_id, id);
 COMMENT ON TABLE stillhere.attendance IS 'Explicit sign-ins and sign-outs, append-only. Never derived from leases.';
 COMMENT ON COLUMN stillhere.attendance.room_id IS 'The room.';
@@ -25,7 +26,7 @@ COMMENT ON COLUMN stillhere.attendance.user_id IS 'Whose attendance it is.';
 COMMENT ON COLUMN stillhere.attendance.session_id IS 'The session that signed in or out, where it was said.';
 COMMENT ON COLUMN stillhere.attendance.action IS 'sign_in or sign_out.';
 COMMENT ON COLUMN stillhere.attendance.note IS 'Free text of the application, at most 1 KiB.';
-COMMENT ON COLUMN stillhere.attendance.idempotency_key IS 'Idempotency-Key of the request: the same one again adds nothing.';
+COMMENT ON COLUMN stillhere.attendance.idempotency_key IS 'Idempotency-Key of the request: the same one again, for the same user, adds nothing.';
 COMMENT ON COLUMN stillhere.attendance.request_id IS 'The request that added it.';
 COMMENT ON COLUMN stillhere.attendance.by IS 'The name of the credential that added it; null without authentication.';
 COMMENT ON COLUMN stillhere.attendance.at IS 'When it was added, on the database clock.';

@@ -57,7 +57,9 @@ static void reload(struct server *s, const char *config_path) {
   if (config_load(&fresh, config_path, environ, error)) {
     apply_log_settings(&fresh);
     server_reload(s, &fresh);
-    log_info("SIGHUP: log_level and log_format are reloaded, and what is in key files; other keys take a restart");
+    log_info(
+        "SIGHUP: log_level and log_format are reloaded; of keys and certificates the lines before tell; all else takes "
+        "a restart");
   } else {
     log_error("SIGHUP: nothing is reloaded: %s", error);
   }
@@ -111,7 +113,8 @@ static const char help[] = "Usage: stillhered [OPTION]...\n"
                            "\n"
                            "  -c, --config FILE       read the configuration from FILE; without it, there are only\n"
                            "                          the defaults and the environment's STILLHERE_<KEY>\n"
-                           "      --check-config      check the configuration and exit\n"
+                           "      --check-config      check the configuration, though not the files that it names,\n"
+                           "                          and exit\n"
                            "      --migrate           bring the database's schema up to date and exit; database_url\n"
                            "                          names the schema's owner for that\n"
                            "      --print-sample-config\n"
@@ -120,7 +123,8 @@ static const char help[] = "Usage: stillhered [OPTION]...\n"
                            "      --version           print the version and exit\n"
                            "      --help              print this and exit\n"
                            "\n"
-                           "SIGTERM stops, SIGHUP reloads log_level, log_format and what is in key files.\n"
+                           "SIGTERM stops, SIGHUP reloads log_level, log_format, the keys of callers and the\n"
+                           "certificate.\n"
                            "Exit status: 0 stopped, 1 a failure, 2 a bad option or configuration.\n";
 
 enum option_code { OPTION_CHECK = 256, OPTION_MIGRATE, OPTION_SAMPLE, OPTION_MAN, OPTION_VERSION, OPTION_HELP };

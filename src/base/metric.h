@@ -61,7 +61,11 @@ enum metric {
   METRIC_LIMITED_ROOM_LEASES,   ///< by max_leases_per_room,
   METRIC_LIMITED_WAITING,       ///< by longpoll_max_per_credential,
   METRIC_LIMITED_ALL_WAITING,   ///< by longpoll_max_waiting,
-  METRIC_LIMITED_HEADER,        ///< by max_header_bytes
+  METRIC_LIMITED_HEADER,        ///< by max_header_bytes,
+  METRIC_LIMITED_BATCH,         ///< by max_batch_leases,
+  METRIC_LIMITED_BODY,          ///< by max_body_bytes,
+  METRIC_LIMITED_CONNECTIONS,   ///< by max_connections,
+  METRIC_LIMITED_PER_IP,        ///< by max_connections_per_ip
   METRIC_REFUSED_NO_CREDENTIAL, ///< answers 401, 403 and 429 by their codes
   METRIC_REFUSED_BAD_CREDENTIAL,
   METRIC_REFUSED_TOKEN_EXPIRED,

@@ -324,7 +324,10 @@ int http_explain(const struct http *http, enum http_result result, const struct 
     return EXIT_USAGE;
   }
   if (result == HTTP_UNREACHABLE) {
-    complain("%s is not reached (%s). Is the server running there? See --url, or start one with: stillhere dev",
+    bool certificate = strstr(reply->error, "certificate") != NULL;
+    complain(certificate
+                 ? "%s is not trusted (%s). With an authority of your own, see --ca-file"
+                 : "%s is not reached (%s). Is the server running there? See --url, or start one with: stillhere dev",
              http->url, reply->error);
     return EXIT_UNREACHABLE;
   }

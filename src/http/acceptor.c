@@ -54,15 +54,18 @@ static void turn_away(int fd, bool tls) {
     (void)close(fd);
     return;
   }
-  static const char body[] =
-      "{\"type\":\"urn:stillhere:problem:too_many_connections\",\"title\":\"Service Unavailable\","
-      "\"status\":503,\"code\":\"too_many_connections\","
-      "\"detail\":\"this server has as many connections as it takes\"}";
-  char reply[640];
+  char id[REQUEST_ID_MAX + 1], body[320], reply[640];
+  request_id_make(id);
+  int body_len = snprintf(body, sizeof body,
+                          "{\"type\":\"urn:stillhere:problem:too_many_connections\",\"title\":\"Service Unavailable\","
+                          "\"status\":503,\"code\":\"too_many_connections\","
+                          "\"detail\":\"this server has as many connections as it takes\",\"request_id\":\"%s\"}",
+                          id);
   int len = snprintf(reply, sizeof reply,
                      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n"
-                     "Cache-Control: no-store\r\nRetry-After: %d\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
-                     1 + (int)rand_below(3), sizeof body - 1, body);
+                     "Cache-Control: no-store\r\nX-Request-Id: %s\r\nRetry-After: %d\r\nConnection: close\r\n"
+                     "Content-Length: %d\r\n\r\n%s",
+                     id, 1 + (int)rand_below(3), body_len, body);
   (void)send(fd, reply, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
   (void)shutdown(fd, SHUT_WR);
   // What has arrived is taken out: a close with unread data sends a reset, which can overtake the reply.
@@ -73,8 +76,9 @@ static void turn_away(int fd, bool tls) {
 
 static void deal(struct acceptor *a, int fd, const struct sockaddr *addr, socklen_t len) {
   struct lifecycle *lifecycle = a->service->lifecycle;
-  if (atomic_load(&lifecycle->connections) >= a->service->config->max_connections ||
-      !peers_enter(lifecycle->peers, addr)) {
+  bool full = atomic_load(&lifecycle->connections) >= a->service->config->max_connections;
+  if (full || !peers_enter(lifecycle->peers, addr)) {
+    metric_add(full ? METRIC_LIMITED_CONNECTIONS : METRIC_LIMITED_PER_IP, 1);
     turn_away(fd, a->service->tls != NULL);
     if (may_complain(&a->full_us))
       log_warning("connections are turned away: max_connections or max_connections_per_ip is reached");

@@ -14,13 +14,20 @@
 #include "http/worker.h"
 #include "live/limits.h"
 
-static const struct refusal no_credential = {401, "no_credential", "show a token or an API key: Authorization: Bearer"};
+static const struct refusal no_credential = {
+    401, "no_credential",
+    "show a token or an API key in the header Authorization: Bearer (it is not taken from the URL)"};
 static const struct refusal bad_credential = {401, "bad_credential", "the token or API key is not accepted"};
 const struct refusal access_expired = {401, "token_expired", "the token has expired; show a fresh one"};
 static const struct refusal not_yet = {503, "unavailable", "the credential cannot be judged yet; try again"};
-static const struct refusal missing_scope = {403, "missing_scope", "the credential has no scope for this"};
-static const struct refusal outside_rooms = {403, "outside_rooms",
-                                             "the credential is not for this room, or these rooms"};
+static const struct refusal no_read = {403, "missing_scope", "this needs the scope presence:read, and rooms"};
+static const struct refusal no_write = {403, "missing_scope",
+                                        "this needs the scope presence:write or gateway, and rooms"};
+static const struct refusal no_members = {403, "missing_scope", "this needs the scope members:write, and rooms"};
+static const struct refusal outside_rooms = {403, "outside_rooms", "the credential is not for this room"};
+static const struct refusal outside_prefix = {
+    403, "outside_rooms", "the credential is not for all of these rooms: give a prefix= that lies within its own"};
+static const struct refusal outside_user = {403, "outside_rooms", "asking for others takes a credential for all rooms"};
 static const struct refusal not_your_user = {403, "not_your_user", "the credential is for another user"};
 static const struct refusal not_your_session = {403, "not_your_session", "the credential is for another session"};
 static const struct refusal too_many_requests = {429, "too_many_requests", "too many requests; try again later"};
@@ -31,25 +38,15 @@ static const struct refusal too_many_requests = {429, "too_many_requests", "too 
 struct authorization {
   int count;
   const char *value;
-  const char *behind; ///< what stands where the next header should, when the value is not followed by a whole line end
 };
 
 static enum MHD_Result gather(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
   (void)kind;
   struct authorization *a = cls;
-  if (a->behind == name)
-    a->behind = NULL; // a bare line feed ended the line
   if (strcasecmp(name, MHD_HTTP_HEADER_AUTHORIZATION) != 0)
     return MHD_YES;
   a->count++;
   a->value = value != NULL ? value : "";
-#if MHD_VERSION < 0x00097700
-  // These versions cut the value at a NUL that was sent within it. They overwrite both bytes of the line's end, so what
-  // is not overwritten is the rest of the value, or the next header after a bare line feed.
-  const char *end = a->value + strlen(a->value);
-  if (value != NULL && end[1] != '\0')
-    a->behind = end + 1;
-#endif
   return MHD_YES;
 }
 
@@ -58,8 +55,8 @@ static const struct refusal *identify(struct request *r, const struct credential
   struct authorization a = {0};
   (void)MHD_get_connection_values(r->connection, MHD_HEADER_KIND, gather, &a);
   *credential = NULL;
-  if (a.count > 1 || a.behind != NULL) {
-    r->refusal_reason = a.count > 1 ? "more than one Authorization header" : "a NUL in the Authorization header";
+  if (a.count > 1) {
+    r->refusal_reason = "more than one Authorization header";
     return &bad_credential;
   }
   // White space around a field's value is no part of it (RFC 9110 §5.5); libmicrohttpd leaves what stands behind it.
@@ -87,9 +84,13 @@ static const struct refusal *identify(struct request *r, const struct credential
 
 // -- what it may ---------------------------------------------------------------------------------------------------
 
+static const struct refusal *missing_scope(enum scope scope) {
+  return scope == SCOPE_READ ? &no_read : scope == SCOPE_WRITE ? &no_write : &no_members;
+}
+
 static const struct refusal *judge_room(const struct credential *c, enum scope scope, const char *room_id) {
   if (!credential_has(c, scope))
-    return &missing_scope;
+    return missing_scope(scope);
   return room_id == NULL || credential_in_room(c, room_id) ? NULL : &outside_rooms;
 }
 
@@ -105,9 +106,9 @@ static const struct refusal *judge_write(const struct credential *c, const char 
 
 static const struct refusal *judge_user(const struct credential *c, const char *user_id) {
   if (!credential_has(c, SCOPE_READ))
-    return &missing_scope;
+    return &no_read;
   bool own = c->sub != NULL && strcmp(c->sub, user_id) == 0;
-  return own || credential_in_rooms(c, "") ? NULL : &outside_rooms;
+  return own || credential_in_rooms(c, "") ? NULL : &outside_user;
 }
 
 const char *access_path_param(const struct request *r, const char *name) {
@@ -135,9 +136,9 @@ static const struct refusal *judge_path(const struct request *r, const struct cr
     return judge_room(c, SCOPE_MEMBERS, room_id);
   case GUARD_RECORD:
     refusal = judge_room(c, SCOPE_WRITE, room_id);
-    return refusal == &missing_scope ? judge_room(c, SCOPE_MEMBERS, room_id) : refusal;
+    return refusal == &no_write && credential_has(c, SCOPE_MEMBERS) ? judge_room(c, SCOPE_MEMBERS, room_id) : refusal;
   }
-  return &missing_scope;
+  return &no_members;
 }
 
 // -- at the head ---------------------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ const struct refusal *access_rooms(const struct request *r, const char *prefix) 
   const struct refusal *refusal = access_read(r, NULL);
   if (refusal != NULL || unguarded(r))
     return refusal;
-  return credential_in_rooms(r->credential, prefix) ? NULL : &outside_rooms;
+  return credential_in_rooms(r->credential, prefix) ? NULL : &outside_prefix;
 }
 
 const struct refusal *access_user(const struct request *r, const char *user_id) {

@@ -15,6 +15,8 @@ struct headers {
   int hosts, lengths, codings, ids, encodings;
   const char *length, *coding, *id, *encoding;
   bool odd_name, folded;
+  bool has_nul;
+  const char *behind; ///< what stands behind the value before, where it does not end as a line does
 };
 
 /// RFC 9110 token characters.
@@ -38,6 +40,11 @@ static enum MHD_Result gather(void *cls, enum MHD_ValueKind kind, const char *na
   if (!is_token(name))
     h->odd_name = true;
 #if MHD_VERSION < 0x00097700
+  // These versions cut a value at a NUL that was sent within it. They overwrite both bytes of the line's end, so what
+  // is not overwritten is the rest of the value; or, after a bare line feed, the next header or the empty line.
+  h->has_nul = h->has_nul || (h->behind != NULL && h->behind != name);
+  const char *end = value + strlen(value);
+  h->behind = *value != '\0' && end[1] != '\0' && end[1] != '\r' && end[1] != '\n' ? end + 1 : NULL;
   // A line that continues the header before it is appended to that header's *name* by these versions, in a copy further
   // up in the connection's memory; of an ordinary header the value follows the name.
   if ((uintptr_t)value < (uintptr_t)name)
@@ -111,6 +118,8 @@ void framing_read(struct request *r, const char *version, struct framing *framin
   judge_body(&h, http_1_0, framing);
   if (h.folded)
     refuse(framing, 400, "bad_framing", "a header continues on a second line");
+  if (h.has_nul || h.behind != NULL)
+    refuse(framing, 400, "bad_framing", "a header has a NUL in it");
   if (h.odd_name)
     refuse(framing, 400, "bad_framing", "a header's name contains a character that is not allowed");
   if (h.hosts > 1 || (h.hosts == 0 && !http_1_0))

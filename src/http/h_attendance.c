@@ -15,6 +15,7 @@
 struct attendance_post {
   struct change change;
   struct attendance_input input;
+  bool for_oneself; ///< the caller does not keep the room
   char room_id[IDENT_MAX + 1], key[IDEMPOTENCY_KEY_MAX + 1];
   struct attendance_result result;
 };
@@ -33,7 +34,7 @@ static void post_free(struct change *c) {
 
 /// What was recorded belongs to the story of a user as much as the leases do.
 static void add_line(const struct attendance_post *post, const struct attendance *entry, struct decision_lines *lines) {
-  if (post->result.outcome == ATTENDANCE_CONFLICT)
+  if (post->result.outcome == ATTENDANCE_CONFLICT || post->result.outcome == ATTENDANCE_REVOKED)
     return;
   const struct membership_line line = {.what = "attendance",
                                        .key = {entry->room_id, entry->user_id, entry->session_id},
@@ -57,7 +58,7 @@ static enum db_status run(struct db *db, struct change *c) {
                                    .by = change_by(c)};
   const struct store_rules rules = {.offline_grace_ms = c->service->config->offline_grace_ms};
   struct written written = {0};
-  enum db_status status = store_attendance(db, &rules, &entry, &post->result, &written);
+  enum db_status status = store_attendance(db, &rules, &entry, post->for_oneself, &post->result, &written);
   if (status == DB_OK) {
     commit_tell(c->service->tail, c->service->decisions, &written);
     struct decision_lines lines = {0};
@@ -76,7 +77,9 @@ static void answer(struct request *r, struct change *c) {
   struct attendance_result *result = &post_of(c)->result;
   if (result->outcome == ATTENDANCE_CONFLICT)
     request_problem(r, 409, "idempotency_conflict", "Idempotency-Key",
-                    "the Idempotency-Key was used in this room with other content");
+                    "the Idempotency-Key was used for this user in this room with other content");
+  else if (result->outcome == ATTENDANCE_REVOKED)
+    request_problem(r, 403, "membership_revoked", NULL, "the user's membership of this room was revoked");
   else
     request_reply_json(r, result->outcome == ATTENDANCE_ADDED ? 201 : 200, &result->row, NULL);
 }
@@ -129,6 +132,7 @@ static struct change *post_new(const struct request *r, struct attendance_input 
   *in = (struct attendance_input){0};
   (void)snprintf(post->room_id, sizeof post->room_id, "%s", r->params[0]);
   (void)snprintf(post->key, sizeof post->key, "%s", key);
+  post->for_oneself = access_members(r, r->params[0]) != NULL;
   post->change.run = run;
   post->change.answer = answer;
   post->change.free = post_free;

@@ -145,6 +145,11 @@ static const struct refusal *judge(const struct request *r, struct lease_input *
   return in->batch ? NULL : in->items[0].refusal;
 }
 
+/// `since` reads the room as well. Asked before anything is written.
+static const struct refusal *judge_since(const struct request *r, const struct lease_put *put) {
+  return put->wants_presence ? access_read(r, put->input.items[0].op.key.room_id) : NULL;
+}
+
 /// Collects the ops of the input; while the database is slow they ask for more time than their clients did.
 /// @return false when memory ran out
 static bool collect_ops(const struct request *r, struct lease_put *put, size_t *n) {
@@ -211,6 +216,9 @@ enum request_verdict h_lease_put(struct request *r) {
     return REQUEST_DONE;
   }
   const struct refusal *refusal = judge(r, &put->input);
+  if (refusal == NULL) {
+    refusal = judge_since(r, put);
+  }
   if (refusal != NULL) {
     request_refused(r, refusal);
     return REQUEST_DONE;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/metric.h"
 
 char *meta_canonical(const json_t *meta, struct input_problem *problem) {
   return input_canonical(meta, "meta", META_MAX, problem);
@@ -110,6 +111,7 @@ static bool read_batch(struct lease_input *in, const json_t *list, const struct 
     return input_refuse(problem, "bad_field", "leases", "leases must be an array, not %s", input_type_name(list));
   }
   if (json_array_size(list) > (size_t)config->max_batch_leases) {
+    metric_add(METRIC_LIMITED_BATCH, 1);
     return input_refuse(problem, "bad_field", "leases", "leases has %zu elements; at most %lld are taken at once",
                         json_array_size(list), (long long)config->max_batch_leases);
   }

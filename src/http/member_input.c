@@ -33,9 +33,10 @@ static bool read_text(const json_t *value, const char *field, size_t max, const 
 }
 
 bool member_input_read(struct member_input *in, const char *body, size_t len, struct input_problem *problem) {
-  *in = (struct member_input){.root = load(body, len, problem)};
+  // Everything is optional, so that a PUT without a body grants.
+  *in = (struct member_input){.root = len > 0 ? load(body, len, problem) : json_object()};
   if (in->root == NULL)
-    return false;
+    return len > 0 ? false : input_refuse(problem, "unavailable", NULL, "out of memory; try again");
   const char *key;
   json_t *value;
   json_object_foreach(in->root, key, value) {

@@ -8,13 +8,14 @@
 #include "auth/credential.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/metric.h"
 #include "base/rand.h"
 #include "http/access.h"
 #include "http/inside.h"
 #include "http/standing.h"
 
 /// A body of up to so many bytes is read and thrown away before a refusal.
-#define SWALLOWED_MAX (64 * 1024)
+#define SWALLOWED_MAX INT64_C(65536)
 
 struct request *request_new(struct conn *conn, struct MHD_Connection *connection, const char *target) {
   struct request *r = calloc(1, sizeof *r);
@@ -126,6 +127,7 @@ static enum MHD_Result read_head(struct request *r, const char *method, const ch
     framing.status = 413;
     framing.code = "body_too_large";
     framing.detail = "the body is longer than max_body_bytes";
+    metric_add(METRIC_LIMITED_BODY, 1);
   }
   if (framing.status != 0) {
     r->phase = PHASE_HANDLING;
@@ -150,8 +152,11 @@ static enum MHD_Result read_head(struct request *r, const char *method, const ch
 static enum MHD_Result read_body(struct request *r, const char *upload, size_t *upload_size) {
   size_t len = *upload_size;
   *upload_size = 0;
+  uint64_t max = (uint64_t)r->worker->service->config->max_body_bytes;
+  if (r->body_bytes <= max && r->body_bytes + len > max)
+    metric_add(METRIC_LIMITED_BODY, 1);
   r->body_bytes += len;
-  if (r->body_bytes > (uint64_t)r->worker->service->config->max_body_bytes) {
+  if (r->body_bytes > max) {
     buf_free(&r->body);
     request_refuse(r, true, 413, "body_too_large", "the body is longer than max_body_bytes");
   } else if (r->refusal == NULL && r->route != NULL && (r->route->flags & ROUTE_BODY) != 0) {

@@ -12,7 +12,7 @@
 enum route_flag {
   ROUTE_BODY = 1 << 0,     ///< takes a body
   ROUTE_DATABASE = 1 << 1, ///< 503 at the door until the schema is up to date
-  ROUTE_WATCHES = 1 << 2,  ///< waits for news: ends when the caller's credential expires or their membership is revoked
+  ROUTE_WATCHES = 1 << 2,  ///< shows a room, perhaps for long: not to who was revoked, and it ends with the credential
 };
 
 /// The right that is asked for at the door, before the handler (http/access.h). Where the path names a room, the room

@@ -3,6 +3,7 @@
 // that was longest unused: nearly always a bucket that has long been full again, and so is no different from none.
 #include "live/limits.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,7 @@ int64_t bucket_take(struct bucket *bucket, const struct bucket_size *size, int64
 // -- many of them --------------------------------------------------------------------------------------------------
 
 static void forget(struct shard *s, struct entry *e) {
+  assert(s->map != NULL && s->used != NULL); // it is in both
   HASH_DEL(s->map, e);
   DL_DELETE(s->used, e);
   s->n--;

@@ -75,8 +75,11 @@ void room_revoke(struct tail *tail, struct tail_shard *shard, struct tail_room *
 
 void room_take_revoked(struct tail *tail, struct tail_shard *shard, struct tail_room *room, struct revoked_set *fresh,
                        int64_t revision, int64_t asked_us) {
-  if (asked_us <= room->granted_us)
-    return; // a member who came back since may still be in it; the room is read again
+  if (asked_us <= room->granted_us) {
+    // A member who came back since may still be in it. The room is read again; until then others may be missing.
+    room->revoked.cut = true;
+    return;
+  }
   bool grew;
   if (!revoked_replace(&room->revoked, fresh, revision, &grew))
     room_mark_dirty(tail, shard, room);

@@ -33,7 +33,14 @@ static const struct db_stmt lock_stmt = {
 
 static const struct db_stmt by_key_stmt = {
     .name = "attendance_by_key",
-    .sql = "SELECT " COLUMNS " FROM stillhere.attendance a WHERE a.room_id = $1 AND a.idempotency_key = $2",
+    .sql = "SELECT " COLUMNS " FROM stillhere.attendance a WHERE a.room_id = $1 AND a.user_id = $2"
+           " AND a.idempotency_key = $3",
+};
+
+// Locked to the commit: a revocation that is under way is waited for.
+static const struct db_stmt revoked_stmt = {
+    .name = "attendance_revoked",
+    .sql = "SELECT m.revoked_at IS NOT NULL FROM stillhere.member m WHERE m.room_id = $1 AND m.user_id = $2 FOR SHARE",
 };
 
 static const struct db_stmt add_stmt = {
@@ -76,6 +83,7 @@ static struct attendance from_row(const PGresult *r, int row) {
 struct adding {
   const struct store_rules *rules;
   const struct attendance *entry;
+  bool for_oneself;
   struct attendance_result *result;
   struct written *written;
 };
@@ -96,6 +104,7 @@ static enum db_status look_up(struct db *db, struct adding *a, bool *found) {
   PGresult *results[2] = {0};
   db_p_text(&p, entry->room_id);
   db_p_text(&q, entry->room_id);
+  db_p_text(&q, entry->user_id);
   db_p_text(&q, entry->key);
   const struct db_step steps[] = {{&lock_stmt, &p}, {&by_key_stmt, &q}};
   enum db_status status = db_pipeline(db, steps, entry->key != NULL ? 2 : 1, results);
@@ -110,6 +119,24 @@ static enum db_status look_up(struct db *db, struct adding *a, bool *found) {
   db_params_clear(&p);
   db_params_clear(&q);
   return status;
+}
+
+/// Whether the user may not sign in. Leaving is recorded in any case.
+static enum db_status look_at_member(struct db *db, const struct adding *a, bool *revoked) {
+  *revoked = false;
+  if (!a->for_oneself || strcmp(a->entry->action, "sign_in") != 0)
+    return DB_OK;
+  struct db_params p = {0};
+  db_p_text(&p, a->entry->room_id);
+  db_p_text(&p, a->entry->user_id);
+  PGresult *r = NULL;
+  enum db_status status = db_run(db, &revoked_stmt, &p, &r);
+  db_params_clear(&p);
+  if (status != DB_OK)
+    return status;
+  *revoked = PQntuples(r) > 0 && db_bool(r, 0, 0);
+  PQclear(r);
+  return DB_OK;
 }
 
 static enum db_status add(struct db *db, struct adding *a) {
@@ -154,7 +181,14 @@ static enum db_status work(struct db *db, void *ctx) {
   enum db_status status = look_up(db, a, &found);
   if (status != DB_OK || found)
     return status;
-  status = add(db, a);
+  bool revoked;
+  status = look_at_member(db, a, &revoked);
+  if (status == DB_OK && revoked) {
+    a->result->outcome = ATTENDANCE_REVOKED;
+    return DB_OK;
+  }
+  if (status == DB_OK)
+    status = add(db, a);
   if (status == DB_OK)
     status = close_session(db, a);
   if (status == DB_OK && a->result->row.failed)
@@ -165,8 +199,8 @@ static enum db_status work(struct db *db, void *ctx) {
 }
 
 enum db_status store_attendance(struct db *db, const struct store_rules *rules, const struct attendance *entry,
-                                struct attendance_result *result, struct written *written) {
-  struct adding a = {.rules = rules, .entry = entry, .result = result, .written = written};
+                                bool for_oneself, struct attendance_result *result, struct written *written) {
+  struct adding a = {.rules = rules, .entry = entry, .for_oneself = for_oneself, .result = result, .written = written};
   enum db_status status = db_transaction(db, work, &a);
   if (status != DB_OK)
     written_clear(written);

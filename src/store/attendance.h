@@ -20,7 +20,7 @@ struct attendance {
   int64_t id;                                 ///< 0: not stored yet
   const char *room_id, *user_id, *session_id; ///< session_id may be NULL
   const char *action;                         ///< "sign_in" or "sign_out"
-  const char *note, *key, *request_id, *by;   ///< each may be NULL
+  const char *note, *key, *request_id, *by;   ///< each may be NULL; a key counts for its user in its room
   int64_t at_us;                              ///< Unix microseconds on the database's clock
 };
 
@@ -28,6 +28,7 @@ enum attendance_outcome {
   ATTENDANCE_ADDED,
   ATTENDANCE_REPEATED, ///< the key was there with the same content: nothing was written
   ATTENDANCE_CONFLICT, ///< the key was there with other content: nothing was written
+  ATTENDANCE_REVOKED,  ///< who was revoked cannot sign in by themselves: nothing was written
 };
 
 struct attendance_result {
@@ -38,11 +39,12 @@ struct attendance_result {
 };
 
 /// Adds a row, and for a sign-out with a session closes that session's lease where there is one, in one transaction.
+/// @param for_oneself not by a keeper of the room: a user whose membership is revoked cannot sign in so, but sign out
 /// @param entry without id and at_us; its strings live until the result is cleared
 /// @param[in,out] result zero-initialised; also after a failure the caller frees what is in it
 /// @param[out] written the close's events, for commit_tell(); the caller clears it
 enum db_status store_attendance(struct db *db, const struct store_rules *rules, const struct attendance *entry,
-                                struct attendance_result *result, struct written *written);
+                                bool for_oneself, struct attendance_result *result, struct written *written);
 
 enum attendance_format {
   ATTENDANCE_JSON,  ///< the reply up to, but without, `server_time` and the closing `}`

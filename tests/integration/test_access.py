@@ -309,6 +309,15 @@ class Doors(Judged):
         refused = self.ask("PUT", "/leases", "student", {"leases": items[1:3]})
         self.assertEqual([r["status"] for r in refused["results"]], [403, 403])
 
+    def test_since_on_a_heartbeat_reads_the_room(self):
+        beat = lease("class-7", OWN, "since", ttl_ms=60000)
+        for credential in ("token presence:write", "token gateway", "key-gateway"):
+            with self.subTest(credential=credential):
+                for query in ("?since=0", "?since=0&epoch=zzz"):
+                    self.problem(self.ask("PUT", "/leases" + query, credential, beat), 403, "missing_scope")
+        self.assertEqual(self.count("lease", session_id="since"), 0)
+        self.assertIn("presence", self.ok(self.ask("PUT", "/leases?since=0", "student", beat)))
+
     def test_a_refusal_changes_nothing(self):
         self.ok(self.ask("PUT", "/leases", "student", lease("class-7", OWN, "kept", 5, 60000)))
         before = self.stored("class-7", "kept", OWN)

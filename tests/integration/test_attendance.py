@@ -4,7 +4,7 @@
 import csv
 import io
 
-from harness.case import RFC3339, SLOW, Case, json, quote, raw, sql, steps
+from harness.case import RFC3339, SLOW, Case, Wire, json, quote, raw, sql, steps
 from harness.pg import SqlError
 from harness.tokens import Guarded, bearer
 
@@ -126,8 +126,7 @@ class Attendance(AttendanceCase):
     def test_the_same_key_with_other_content_is_a_conflict(self):
         room = self.room()
         self.added(room, "u", "sign_in", session_id="a", note="x", key="k")
-        for user, action, fields in (("v", "sign_in", dict(session_id="a", note="x")),
-                                     ("u", "sign_out", dict(session_id="a", note="x")),
+        for user, action, fields in (("u", "sign_out", dict(session_id="a", note="x")),
                                      ("u", "sign_in", dict(session_id="b", note="x")),
                                      ("u", "sign_in", dict(note="x")),
                                      ("u", "sign_in", dict(session_id="a", note="y")),
@@ -135,6 +134,23 @@ class Attendance(AttendanceCase):
             with self.subTest(user=user, action=action, fields=fields):
                 self.problem(self.post(room, user, action, key="k", **fields), 409, "idempotency_conflict")
         self.assertEqual(self.count("attendance", room_id=room), 1)
+
+    def test_nobody_can_use_up_the_keys_of_another(self):
+        room = self.room()
+        theirs = self.added(room, "v", "sign_in", key="day-1")
+        mine = self.added(room, "u", "sign_in", key="day-1")
+        self.assertNotEqual(theirs["id"], mine["id"])
+        again = self.post(room, "u", "sign_in", key="day-1")
+        self.assertEqual([again.status, again.json()["id"]], [200, mine["id"]])
+
+    def test_a_key_with_a_nul_is_no_key(self):
+        room = self.room()
+        body = json.dumps({"user_id": "u", "action": "sign_in"}).encode()
+        with Wire(self.base) as wire:
+            wire.send(b"POST /rooms/%s/attendance HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\0one\r\n"
+                      b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (room.encode(), len(body), body))
+            self.problem(wire.reply(), 400, "bad_framing")
+        self.assertEqual(self.count("attendance", room_id=room), 0)
 
     def test_without_a_key_each_call_is_a_row(self):
         room = self.room()

@@ -109,7 +109,7 @@ class Members(MemberCase):
 
     def test_bad_input_changes_nothing(self):
         room = self.room()
-        bodies = (("", "bad_json", None), ("[]", "bad_json", None), ('"x"', "bad_json", None),
+        bodies = ((" ", "bad_json", None), ("[]", "bad_json", None), ('"x"', "bad_json", None),
                   ('{"role":1}', "bad_field", "role"), ('{"role":null}', "bad_field", "role"),
                   ('{"role":"%s"}' % ("x" * 129), "bad_field", "role"), ('{"role":"a\\nb"}', "bad_field", "role"),
                   ('{"rôle":"x"}', "unknown_field", "rôle"), ('{"role":"a","role":"b"}', "bad_json", None),
@@ -126,6 +126,12 @@ class Members(MemberCase):
         self.assertEqual(self.count("member", room_id=room), 0)
         role = "é" * 64
         self.assertEqual(self.ok(self.put(room, "an", {"role": role}))["role"], role)
+
+    def test_a_body_is_optional(self):
+        room = self.room()
+        reply = self.client.request(self.base, "PUT", self.path(room, "an"))
+        self.assertEqual(self.ok(reply)["role"], "")
+        self.assertEqual(self.count("member", room_id=room), 1)
 
     def test_a_revocation_ends_all_leases_of_the_user(self):
         room = self.room()

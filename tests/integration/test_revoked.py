@@ -108,6 +108,29 @@ class Revoked(RevokedCase):
             self.assertEqual([r.whole for r in streams.readers], [False] * 3)
             self.assertIn("membership.revoked", [m.event for m in streams[1].messages])
 
+    def test_the_room_shows_them_no_more(self):
+        """To those who stay: one end for each session, and no trace in a snapshot, on every instance."""
+        room = self.room()
+        for session in ("s", "t"):
+            self.grant(room, session, user="an")
+        self.grant(room, "s", user="ben")
+        head = self.head(room)
+        waiting = [self.parked(base, room, head) for base in self.bases]
+        began = self.revoke(room)
+        for base, poll in zip(self.bases, waiting):
+            events = self.ok(self.answer(poll, SOON))["events"]
+            while events[-1]["kind"] != "user.offline":
+                events += self.ok(self.poll(base, room, events[-1]["revision"], wait_ms=1000))["events"]
+            self.assertEqual([(e["kind"], e["user_id"], e.get("session_id"), e["user_sessions"]) for e in events],
+                             [("membership.revoked", "an", "s", 1), ("membership.revoked", "an", "t", 0),
+                              ("user.offline", "an", None, 0)])
+            snapshot = self.ok(self.poll(base, room))
+            self.assertEqual([u["user_id"] for u in snapshot["users"]], ["ben"])
+            self.assertEqual(snapshot["counts"], {"users": 1, "sessions": 1})
+            leases = self.ok(self.client.get(base, "/rooms/%s/leases" % room))["leases"]
+            self.assertEqual([row["user_id"] for row in leases], ["ben"])
+        self.assertLess(time.monotonic() - began, self.within(SOON))
+
     def test_nothing_new_begins_on_any_instance(self):
         room = self.room()
         self.grant(room, "s", user="an")
@@ -366,6 +389,31 @@ class WithTokens(Guarded, RevokedCase):
                             200, 2)
             self.join(room, "an")
             head = self.head(room)
+
+    def test_lists_of_the_room_are_closed_as_well(self):
+        room = self.room()
+        for user in ("an", "bo"):
+            self.join(room, user)
+        paths = ["/rooms/%s/%s" % (room, rest) for rest in ("leases", "last-seen", "users/bo/explain", "users/an/explain",
+                                                              "presence?wait_ms=0", "cursors?wait_ms=0")]
+        mine, other = bearer(self.key.token()), bearer(self.key.token(sub="bo"))
+        sign = dict(mine, **{"Content-Type": "application/json"})
+        attend = lambda base, action, headers: self.client.request(  # noqa: E731
+            base, "POST", "/rooms/%s/attendance" % room, body=json.dumps({"user_id": "an", "action": action}),
+            headers=headers)
+        for base in self.bases:
+            for path in paths:
+                self.ok(self.client.get(base, path, mine))
+        self.revoke(room, headers=self.admin())
+        for base in self.bases:
+            for path in paths:
+                with self.subTest(base=base, path=path):
+                    self.wait_until(lambda b=base, p=path: self.client.get(b, p, mine).status == 403, 2)
+                    self.problem(self.client.get(base, path, mine), 403, "membership_revoked")
+                    self.assertEqual(self.client.get(base, path, other).status, 200)
+            self.problem(attend(base, "sign_in", sign), 403, "membership_revoked")
+            self.assertEqual(attend(base, "sign_out", sign).status, 201)
+            self.assertEqual(attend(base, "sign_in", dict(sign, **self.admin())).status, 201)
 
     def test_a_poller_with_nothing_new_costs_no_query(self):
         room = self.room()

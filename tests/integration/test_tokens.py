@@ -119,8 +119,7 @@ class Signatures(Attacks):
                        "Bearer " + token + " " + token, "Bearer " + token + ", Bearer " + token,
                        "Bearer " + token + " realm=x", "Bearer " + token + ",", "Bearer=" + token, "Bearer:" + token,
                        'Bearer "' + token + '"', "Bearer token=" + token, "Bearer " + api_key + "," + token,
-                       ("Bearer " + token).encode() + b"\0junk",
-                       b"Bearer \0" + token.encode(), ("Bearer " + token).encode() + b"\xff",
+                       ("Bearer " + token).encode() + b"\xff",
                        ["Bearer " + api_key] * 2, "Bearer " + api_key.swapcase(), "Bearer " + api_key[:-1]):
             self.attempt(header)
         for header in ("bearer " + token, "BEARER " + token, "bEaReR  " + token, "Bearer " + token + "  ",

@@ -92,6 +92,8 @@ static void test_defaults(void **state) {
   assert_int_equal(c.event_retention_ms, 86400000);
   assert_int_equal(c.event_retention_count, 10000);
   assert_int_equal(c.tombstone_retention_ms, 86400000);
+  assert_int_equal(c.address_rate + c.credential_rate + c.renew_interval_min_ms, 0);
+  assert_int_equal(c.max_leases_per_user + c.max_leases_per_room + c.longpoll_max_per_credential, 0);
   assert_int_equal(c.max_body_bytes, 1048576);
   assert_int_equal(c.max_connections, 18000);
   assert_int_equal(c.max_connections_per_ip, 0);
@@ -229,6 +231,8 @@ static void test_relations(void **state) {
   expect_error("longpoll_max_waiting = 20\n", "STILLHERE_MAX_CONNECTIONS=20", "longpoll_max_waiting",
                "max_connections");
   expect_fine("ttl_default_ms = 5000\nttl_max_ms = 5000\nlongpoll_max_waiting = 17999\n", NULL);
+  expect_error("renew_interval_min_ms = 1667\n", NULL, "renew_interval_min_ms", "ttl_min_ms");
+  expect_fine("renew_interval_min_ms = 1666\n", NULL);
 }
 
 static void test_defaults_give_way(void **state) {

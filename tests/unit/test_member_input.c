@@ -20,6 +20,9 @@ static void members(void **state) {
   assert_true(member_input_read(&in, "{}", 2, &problem));
   assert_null(in.role);
   member_input_free(&in);
+  assert_true(member_input_read(&in, NULL, 0, &problem));
+  assert_null(in.role);
+  member_input_free(&in);
 }
 
 static void attendance(void **state) {
@@ -38,7 +41,7 @@ static void attendance(void **state) {
 static const struct {
   const char *body, *code, *field;
 } bad_members[] = {
-    {"", "bad_json", ""},
+    {" ", "bad_json", ""},
     {"null", "bad_json", ""},
     {"[]", "bad_json", ""},
     {"{}x", "bad_json", ""},
