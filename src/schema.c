@@ -66,7 +66,7 @@ static void say_ungranted(struct db *db) {
 }
 
 bool schema_migrate(const struct config *config) {
-  const struct db_options options = {config->database_url, "stillhered migrate", 3000, 10000, 5000};
+  const struct db_options options = {config->database_url, "stillhered migrate", 3000, 10000, 5000, false};
   struct db *db = db_new(&options);
   enum db_status status = DB_FAILED;
   if (db == NULL)

@@ -82,16 +82,16 @@ enum role {
 static const struct db_options role_defaults[ROLE_COUNT] = {
     // A statement that takes longer than this is given up, so that a client hears 503 within 5 s. The writer gives a
     // lock little time, since others wait behind it: what meets one goes to the stragglers.
-    [ROLE_STARTER] = {NULL, "stillhered start", 3000, 10000, 5000},
-    [ROLE_WRITER] = {NULL, "stillhered writer", 2000, 3000, 250},
-    [ROLE_STRAGGLERS] = {NULL, "stillhered stragglers", 2000, 3000, 50},
-    [ROLE_READER] = {NULL, "stillhered reader", 2000, 3000, 1000},
-    [ROLE_SWEEPER] = {NULL, "stillhered sweeper", 3000, 10000, 100},
-    [ROLE_LISTEN] = {NULL, "stillhered listener", 3000, 5000, 1000},
-    [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000},
-    [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250},
-    [ROLE_CURSORS] = {NULL, "stillhered cursors", 2000, 3000, 1000},
-    [ROLE_CHANGER] = {NULL, "stillhered changer", 2000, 3000, 250},
+    [ROLE_STARTER] = {NULL, "stillhered start", 3000, 10000, 5000, false},
+    [ROLE_WRITER] = {NULL, "stillhered writer", 2000, 3000, 250, true},
+    [ROLE_STRAGGLERS] = {NULL, "stillhered stragglers", 2000, 3000, 50, false},
+    [ROLE_READER] = {NULL, "stillhered reader", 2000, 3000, 1000, false},
+    [ROLE_SWEEPER] = {NULL, "stillhered sweeper", 3000, 10000, 100, false},
+    [ROLE_LISTEN] = {NULL, "stillhered listener", 3000, 5000, 1000, false},
+    [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000, false},
+    [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250, false},
+    [ROLE_CURSORS] = {NULL, "stillhered cursors", 2000, 3000, 1000, false},
+    [ROLE_CHANGER] = {NULL, "stillhered changer", 2000, 3000, 250, false},
 };
 
 struct server {
@@ -350,6 +350,7 @@ static void stop(struct server *s) {
   int64_t deadline_us = clock_mono_us() + STOP_WORKERS_MS * INT64_C(1000);
   for (unsigned i = 0; i < s->n_workers; i++)
     worker_stop(s->workers[i], deadline_us);
+  writer_free(s->service.writer);
   if (s->listener != NULL)
     listener_stop(s->listener);
   cursor_bus_stop(s->cursor_bus);

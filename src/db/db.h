@@ -68,6 +68,7 @@ struct db_options {
   int connect_timeout_ms;   ///< for one attempt
   int statement_timeout_ms; ///< set on the server and watched here with a little more
   int lock_timeout_ms;      ///< set on the server
+  bool by_key;              ///< the session reaches rows through indexes, in the order in which they are asked for
 };
 
 struct db;
@@ -111,6 +112,11 @@ enum db_status db_script(struct db *db, const char *sql);
 /// again from the start. BEGIN is sent together with the first statement of @a work.
 /// A DB_LOST may have committed: callers retry only what is safe to do twice.
 enum db_status db_transaction(struct db *db, enum db_status (*work)(struct db *db, void *ctx), void *ctx);
+
+/// One statement that is a transaction of its own: nothing else goes over the wire. Connects and retries as
+/// db_transaction() does, which it is not to be called in. On DB_OK it is committed, @a result is set, and the caller
+/// frees it with PQclear(); otherwise it is untouched. DB_LOST may have committed.
+enum db_status db_alone(struct db *db, const struct db_stmt *stmt, const struct db_params *params, PGresult **result);
 
 /// The socket, for poll(); -1 when not connected. And the raw connection, for LISTEN only.
 int db_socket(const struct db *db);

@@ -143,7 +143,8 @@ static void pause_before(int try) {
   (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL); // cut short by a signal is fine
 }
 
-enum db_status db_transaction(struct db *db, enum db_status (*work)(struct db *db, void *ctx), void *ctx) {
+/// The one retry place.
+static enum db_status try_again_and_again(struct db *db, enum db_status (*once)(struct db *db, void *ctx), void *ctx) {
   assert(!db->in_transaction);
   enum db_status status = DB_RETRY;
   for (int try = 1; try <= TRIES_MAX && status == DB_RETRY; try++) {
@@ -151,7 +152,41 @@ enum db_status db_transaction(struct db *db, enum db_status (*work)(struct db *d
       metric_add(METRIC_TRANSACTION_RETRIES, 1);
       pause_before(try);
     }
-    status = try_once(db, work, ctx);
+    status = once(db, ctx);
   }
+  return status;
+}
+
+struct transaction {
+  enum db_status (*work)(struct db *db, void *ctx);
+  void *ctx;
+};
+
+static enum db_status transaction_once(struct db *db, void *ctx) {
+  const struct transaction *t = ctx;
+  return try_once(db, t->work, t->ctx);
+}
+
+enum db_status db_transaction(struct db *db, enum db_status (*work)(struct db *db, void *ctx), void *ctx) {
+  return try_again_and_again(db, transaction_once, &(struct transaction){work, ctx});
+}
+
+struct alone {
+  struct db_step step;
+  PGresult *result;
+};
+
+static enum db_status alone_once(struct db *db, void *ctx) {
+  struct alone *a = ctx;
+  enum db_status status = db_connect(db);
+  // The server commits when it comes to the end of the pipeline, and says so: no OK without that.
+  return status == DB_OK ? db_pipeline(db, &a->step, 1, &a->result) : status;
+}
+
+enum db_status db_alone(struct db *db, const struct db_stmt *stmt, const struct db_params *params, PGresult **result) {
+  struct alone alone = {.step = {stmt, params}};
+  enum db_status status = try_again_and_again(db, alone_once, &alone);
+  if (status == DB_OK)
+    *result = alone.result;
   return status;
 }

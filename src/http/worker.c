@@ -180,6 +180,8 @@ static void *loop_main(void *arg) {
     watch_expire(loop, now_us);
     park_resume(loop);
     run_mhd(loop);
+    if (loop->worker->outbox.first != NULL)
+      writer_send(loop->worker->service->writer, &loop->worker->outbox);
   }
   (void)mailbox_deliver(&loop->worker->mailbox);
   MHD_stop_daemon(loop->daemon);

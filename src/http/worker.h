@@ -38,6 +38,7 @@ struct worker {
   unsigned id;
   const struct service *service;
   struct mailbox mailbox;
+  struct write_outbox outbox; ///< its thread's; sent at the end of each turn of the loop
   struct worker_loop *loop; ///< private to worker.c
 };
 

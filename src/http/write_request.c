@@ -53,7 +53,7 @@ bool write_request_submit(struct write_request *w, struct op **ops, size_t n,
       .deadline_us = r->arrived_us + WRITE_WAIT_US,
   };
   // Parked first: the mail can only be delivered by this thread, in a later turn of its loop.
-  w->pending = writer_submit(r->worker->service->writer, &w->job);
+  w->pending = writer_submit(r->worker->service->writer, &r->worker->outbox, &w->job);
   if (!w->pending) {
     request_unavailable(r, "more heartbeats are queued than the database takes; try again");
     return false;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/metric.h"
+#include "store/renew_plain.h"
 
 static void count_decision(const struct op *op) {
   static const enum metric metrics[] = {
@@ -27,7 +28,38 @@ static void count_decision(const struct op *op) {
   }
 }
 
-/// Answers the ops. A job whose last op this was is in its owner's hands after mailbox_post().
+/// Mail for some of the workers, gathered so that each is rung once and finds all of it.
+struct post {
+  struct mailbox *box;
+  struct mail *first, *last;
+};
+#define POSTS_MAX 16
+
+static void post_all(struct post *posts, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    mailbox_post(posts[i].box, posts[i].first);
+  }
+}
+
+/// @return how many posts there are now
+static size_t gather(struct post posts[POSTS_MAX], size_t n, struct mailbox *box, struct mail *mail) {
+  mail->next = NULL;
+  for (size_t i = 0; i < n; i++) {
+    if (posts[i].box == box) {
+      posts[i].last->next = mail;
+      posts[i].last = mail;
+      return n;
+    }
+  }
+  if (n == POSTS_MAX) {
+    post_all(posts, n);
+    n = 0;
+  }
+  posts[n] = (struct post){box, mail, mail};
+  return n + 1;
+}
+
+/// Answers the ops. A job whose last op this was is in its owner's hands once it is posted.
 static void answer(const struct writer_options *options, const struct op_ref *refs, size_t n) {
   struct decision_lines lines = {0};
   for (size_t i = 0; i < n; i++) {
@@ -35,12 +67,15 @@ static void answer(const struct writer_options *options, const struct op_ref *re
     decision_lines_op(options->log, &lines, refs[i].op);
   }
   decision_log_write(options->log, &lines);
+  struct post posts[POSTS_MAX];
+  size_t n_posts = 0;
   for (size_t i = 0; i < n; i++) {
     struct write_job *job = refs[i].job;
     if (atomic_fetch_sub(&job->undone, 1) == 1) {
-      mailbox_post(job->reply_to, &job->mail);
+      n_posts = gather(posts, n_posts, job->reply_to, &job->mail);
     }
   }
+  post_all(posts, n_posts);
 }
 
 void commit_tell(struct tail *tail, struct decision_log *log, struct written *written) {
@@ -78,6 +113,34 @@ void commit_tell(struct tail *tail, struct decision_log *log, struct written *wr
   }
   decision_log_write(log, &lines);
   tail_publish(tail, written->events, written->n_events);
+}
+
+enum db_status commit_renewals(const struct writer_options *options, struct db *db, struct op_ref *refs, size_t *n) {
+  struct op *ops[STORE_BATCH_MAX];
+  for (size_t i = 0; i < *n; i++) {
+    ops[i] = refs[i].op;
+  }
+  enum db_status status = store_renew_plain(db, &options->rules, ops, *n);
+  if (status != DB_OK) {
+    return status;
+  }
+  struct op_ref renewed[STORE_BATCH_MAX];
+  size_t n_renewed = 0, left = 0;
+  for (size_t i = 0; i < *n; i++) {
+    if (ops[i]->decision == DECISION_NONE) {
+      refs[left++] = refs[i];
+    } else {
+      ops[n_renewed] = ops[i];
+      renewed[n_renewed++] = refs[i];
+    }
+  }
+  *n = left;
+  if (n_renewed > 0) {
+    metric_add(METRIC_BATCHES, 1);
+    last_seen_note(options->last_seen, ops, n_renewed);
+    answer(options, renewed, n_renewed);
+  }
+  return DB_OK;
 }
 
 enum db_status commit_batch(const struct writer_options *options, struct db *db, const struct op_ref *refs, size_t n,

@@ -13,6 +13,10 @@ struct op_ref {
   struct op *op;
 };
 
+/// Renews what is a plain renewal (store/renew_plain.h) and answers it. On DB_OK the refs that are left, in their
+/// order, are refs[0] … refs[*n - 1] and want commit_batch(). Otherwise nothing was told to anybody.
+enum db_status commit_renewals(const struct writer_options *options, struct db *db, struct op_ref *refs, size_t *n);
+
 /// Runs ops of one kind. On DB_OK they are answered, and the refs must not be used any more. Otherwise they are still
 /// the caller's, and nothing was told to anybody.
 /// @param[out] shared for DB_LOCKED: whether the lock was on a room or a user rather than on a lease; may be NULL

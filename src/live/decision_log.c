@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -21,6 +22,10 @@
 /// Longest wait for a reader in one poll(2), so that a stop is noticed.
 #define POLL_MS 100
 
+/// After a write the next one comes so much later at the earliest: under load a thread that is woken and a write for
+/// each batch would cost more than the lines themselves.
+#define PAUSE_US INT64_C(5000)
+
 struct decision_log {
   int fd;
   enum decision_log_level level;
@@ -31,6 +36,7 @@ struct decision_log {
   pthread_mutex_t lock; ///< what follows; a leaf
   pthread_cond_t more;
   struct buf pending;
+  bool asleep;      ///< the thread waits for something to be pending
   uint64_t dropped; ///< lines since the last one that says so
   bool stopping;
   int64_t stop_us; ///< monotonic: what is not written by then is lost
@@ -74,7 +80,9 @@ void decision_log_write(struct decision_log *log, struct decision_lines *lines) 
   if (!fits) {
     log->dropped += lines->n;
   }
-  pthread_cond_signal(&log->more);
+  if (log->asleep) {
+    pthread_cond_signal(&log->more);
+  }
   pthread_mutex_unlock(&log->lock);
   if (!fits) {
     metric_add(METRIC_DECISION_LOG_DROPPED, lines->n);
@@ -183,14 +191,26 @@ static void add_dropped(struct buf *b, const char *instance, uint64_t dropped) {
   buf_free(&line);
 }
 
+/// Waits until there is something to write and it is time for it. With the lock held.
+static void await_lines(struct decision_log *log, int64_t not_before_us) {
+  while (log->pending.len == 0 && log->dropped == 0 && !log->stopping) {
+    log->asleep = true;
+    pthread_cond_wait(&log->more, &log->lock);
+    log->asleep = false;
+  }
+  while (!log->stopping && clock_mono_us() < not_before_us) {
+    struct timespec until = {.tv_sec = not_before_us / 1000000, .tv_nsec = not_before_us % 1000000 * 1000};
+    (void)pthread_cond_timedwait(&log->more, &log->lock, &until);
+  }
+}
+
 static void *log_main(void *arg) {
   struct decision_log *log = arg;
   bool readable = true;
+  int64_t not_before_us = 0;
   for (;;) {
     pthread_mutex_lock(&log->lock);
-    while (log->pending.len == 0 && log->dropped == 0 && !log->stopping) {
-      pthread_cond_wait(&log->more, &log->lock);
-    }
+    await_lines(log, not_before_us);
     struct buf batch = log->pending;
     log->pending = (struct buf){0};
     uint64_t dropped = log->dropped;
@@ -210,6 +230,7 @@ static void *log_main(void *arg) {
       }
     }
     buf_free(&batch);
+    not_before_us = clock_mono_us() + PAUSE_US;
   }
   return NULL;
 }
@@ -224,8 +245,12 @@ struct decision_log *decision_log_start(int fd, enum decision_log_level level, c
   log->level = level;
   log->chunk = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? PENDING_MAX : PIPE_BUF;
   log->instance = strdup(instance);
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
   pthread_mutex_init(&log->lock, NULL);
-  pthread_cond_init(&log->more, NULL);
+  pthread_cond_init(&log->more, &attr);
+  pthread_condattr_destroy(&attr);
   if (log->instance == NULL || pthread_create(&log->thread, NULL, log_main, log) != 0) {
     pthread_cond_destroy(&log->more);
     pthread_mutex_destroy(&log->lock);

@@ -6,6 +6,7 @@
 #include "live/stragglers.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -30,6 +31,8 @@ struct straggler {
 struct stragglers {
   const struct writer_options *options;
   pthread_t thread;
+
+  atomic_size_t n_waiting; ///< in that list; changed with the lock held
 
   pthread_mutex_t lock; ///< what follows; a leaf. Only the thread takes off the lists
   pthread_cond_t more;
@@ -84,9 +87,14 @@ static const struct straggler *blocker(const struct stragglers *s, const struct 
 }
 
 bool stragglers_take_locked(struct stragglers *s, const struct op_ref *ref) {
+  if (atomic_load(&s->n_waiting) == 0) {
+    return false; // nearly always
+  }
   pthread_mutex_lock(&s->lock);
   bool taken = blocker(s, ref->op) != NULL && append_fresh(s, ref);
-  pthread_cond_signal(&s->more);
+  if (taken) {
+    pthread_cond_signal(&s->more);
+  }
   pthread_mutex_unlock(&s->lock);
   return taken;
 }
@@ -113,6 +121,7 @@ static struct straggler *pick(struct stragglers *s, int64_t now_us, int64_t *wak
     }
     x->retry_us = before->retry_us;
     DL_APPEND(s->waiting, x);
+    atomic_fetch_add(&s->n_waiting, 1);
   }
   *wake_us = INT64_MAX;
   struct straggler *x;
@@ -123,6 +132,7 @@ static struct straggler *pick(struct stragglers *s, int64_t now_us, int64_t *wak
       *wake_us = due_us < *wake_us ? due_us : *wake_us;
     } else if (!has_elder(s, x)) {
       DL_DELETE(s->waiting, x);
+      atomic_fetch_sub(&s->n_waiting, 1);
       return x;
     }
   }
@@ -143,6 +153,7 @@ static void put_back(struct stragglers *s, struct straggler *x, bool met_lock, b
     }
   }
   DL_PREPEND(s->waiting, x);
+  atomic_fetch_add(&s->n_waiting, 1);
   pthread_mutex_unlock(&s->lock);
 }
 

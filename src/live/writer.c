@@ -5,6 +5,7 @@
 #include "live/writer.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -27,12 +28,14 @@ struct writer {
   bool runs;
   int64_t away_us; ///< the thread's: monotonic, when it last found the database away
 
-  pthread_mutex_t lock; ///< the queues, queued and stopping; a leaf
+  atomic_size_t taken;  ///< ops in the queues and in outboxes
+  atomic_bool stopping; ///< set with the lock held
+
+  pthread_mutex_t lock; ///< what follows; a leaf
   pthread_cond_t more;
   struct queue queues[2]; ///< by enum op_kind
   size_t queued;          ///< ops in them
-  bool stopping;
-  int64_t stop_us; ///< monotonic: what is not begun by then is given back
+  int64_t stop_us;        ///< monotonic: what is not begun by then is given back
 };
 
 /// A batch that is being put together and run. Owned by the writer's thread.
@@ -41,22 +44,60 @@ struct batch {
   size_t n;
 };
 
-bool writer_submit(struct writer *writer, struct write_job *job) {
+bool writer_submit(struct writer *writer, struct write_outbox *outbox, struct write_job *job) {
+  if (job->n_ops > STORE_BATCH_MAX || atomic_load(&writer->stopping)) {
+    return false;
+  }
+  if (atomic_fetch_add(&writer->taken, job->n_ops) + job->n_ops > writer->options.max_queued) {
+    atomic_fetch_sub(&writer->taken, job->n_ops);
+    return false;
+  }
   job->next = NULL;
   job->submitted_us = clock_mono_us();
   atomic_init(&job->undone, job->n_ops);
+  if (outbox->first == NULL) {
+    outbox->first = job;
+  } else {
+    outbox->last->next = job;
+  }
+  outbox->last = job;
+  return true;
+}
+
+static void give_back(struct writer *w, struct write_job *list) {
+  while (list != NULL) {
+    struct write_job *job = list;
+    list = job->next;
+    size_t n = job->n_ops; // with the last op the job is its owner's
+    struct op **ops = job->ops;
+    atomic_fetch_sub(&w->taken, n);
+    for (size_t i = 0; i < n; i++) {
+      commit_give_back(&w->options, &(struct op_ref){job, ops[i]}, 1);
+    }
+  }
+}
+
+void writer_send(struct writer *writer, struct write_outbox *outbox) {
+  struct write_job *list = outbox->first;
+  *outbox = (struct write_outbox){0};
+  if (list == NULL) {
+    return;
+  }
   pthread_mutex_lock(&writer->lock);
-  bool fits =
-      !writer->stopping && job->n_ops <= STORE_BATCH_MAX && writer->queued + job->n_ops <= writer->options.max_queued;
-  if (fits) {
-    struct queue *q = &writer->queues[job->ops[0]->kind];
-    *q->last = job;
-    q->last = &job->next;
-    writer->queued += job->n_ops;
+  bool open = !atomic_load(&writer->stopping);
+  for (struct write_job *next; open && list != NULL; list = next) {
+    next = list->next;
+    list->next = NULL;
+    struct queue *q = &writer->queues[list->ops[0]->kind];
+    *q->last = list;
+    q->last = &list->next;
+    writer->queued += list->n_ops;
+  }
+  if (open) {
     pthread_cond_signal(&writer->more);
   }
   pthread_mutex_unlock(&writer->lock);
-  return fits;
+  give_back(writer, list);
 }
 
 /// Takes jobs off one queue, as many as fit. With the lock held. A job is never divided.
@@ -72,6 +113,7 @@ static void take(struct writer *w, enum op_kind kind, struct batch *batch) {
       batch->refs[batch->n++] = (struct op_ref){job, job->ops[i]};
     }
     w->queued -= job->n_ops;
+    atomic_fetch_sub(&w->taken, job->n_ops);
   }
 }
 
@@ -100,6 +142,17 @@ static int64_t waiting_since_us(const struct writer *w, const struct batch *batc
   return since_us > w->away_us ? since_us : w->away_us;
 }
 
+/// Commits the batch: what is a plain renewal by itself, and the rest, where there is one, as one transaction.
+static enum db_status commit(struct writer *w, struct db *db, struct batch *batch) {
+  if (batch->refs[0].op->kind == OP_HEARTBEAT && !w->options.rules.renewal_events) {
+    enum db_status status = commit_renewals(&w->options, db, batch->refs, &batch->n);
+    if (status != DB_OK || batch->n == 0) {
+      return status;
+    }
+  }
+  return commit_batch(&w->options, db, batch->refs, batch->n, NULL);
+}
+
 /// Runs a batch to its end: committed, handed to the stragglers, or given back.
 static void run(struct writer *w, struct db *db, struct batch *batch) {
   for (;;) {
@@ -108,7 +161,7 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
       return;
     }
     int64_t since_us = waiting_since_us(w, batch);
-    enum db_status status = commit_batch(&w->options, db, batch->refs, batch->n, NULL);
+    enum db_status status = commit(w, db, batch);
     switch (status) {
     case DB_OK:
       if (w->options.load != NULL) {
@@ -128,7 +181,7 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
       break;
     }
     pthread_mutex_lock(&w->lock);
-    bool give_up = w->stopping && clock_mono_us() >= w->stop_us;
+    bool give_up = atomic_load(&w->stopping) && clock_mono_us() >= w->stop_us;
     pthread_mutex_unlock(&w->lock);
     if (give_up) {
       commit_give_back(&w->options, batch->refs, batch->n);
@@ -142,7 +195,7 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
 static bool next_batch(struct writer *w, struct batch *batch) {
   batch->n = 0;
   pthread_mutex_lock(&w->lock);
-  while (w->queued == 0 && !w->stopping) {
+  while (w->queued == 0 && !atomic_load(&w->stopping)) {
     pthread_cond_wait(&w->more, &w->lock);
   }
   take(w, OP_HEARTBEAT, batch);
@@ -194,24 +247,29 @@ struct writer *writer_start(const struct writer_options *options) {
   w->runs = w->stragglers != NULL && pthread_create(&w->thread, NULL, writer_main, w) == 0;
   if (!w->runs) {
     writer_stop(w, 0);
+    writer_free(w);
     return NULL;
   }
   return w;
 }
 
 void writer_stop(struct writer *writer, int grace_ms) {
-  if (writer == NULL) {
-    return;
-  }
   pthread_mutex_lock(&writer->lock);
-  writer->stopping = true;
   writer->stop_us = clock_mono_us() + (int64_t)grace_ms * 1000;
+  atomic_store(&writer->stopping, true);
   pthread_cond_signal(&writer->more);
   pthread_mutex_unlock(&writer->lock);
   if (writer->runs) {
     pthread_join(writer->thread, NULL);
   }
   stragglers_stop(writer->stragglers, grace_ms);
+  writer->stragglers = NULL;
+}
+
+void writer_free(struct writer *writer) {
+  if (writer == NULL) {
+    return;
+  }
   pthread_cond_destroy(&writer->more);
   pthread_mutex_destroy(&writer->lock);
   free(writer);

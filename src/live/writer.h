@@ -45,11 +45,25 @@ struct writer_options {
 /// Starts the thread. @return NULL when that fails. @a options is copied.
 struct writer *writer_start(const struct writer_options *options);
 
-/// Queues a job. Any thread. @return false when the queue is full or the writer is stopping (503); the job is then
-/// still the caller's
-bool writer_submit(struct writer *writer, struct write_job *job);
+/// Jobs of one thread that are on their way to the writer. Zero-initialise.
+struct write_outbox {
+  struct write_job *first, *last;
+};
 
-/// Finishes what is queued, for at most @a grace_ms, gives the rest back undecided, joins and frees. Main thread.
+/// Takes a job into the caller's outbox, which goes to the writer with writer_send(). Any thread, each with an outbox
+/// of its own. @return false when as many ops are queued as may be, or the writer is stopping (503); the job is then
+/// still the caller's
+bool writer_submit(struct writer *writer, struct write_outbox *outbox, struct write_job *job);
+
+/// Hands over all jobs of the outbox at once, so that what a thread takes up in one turn of its loop becomes one batch
+/// and wakes the writer once. An empty outbox costs nothing. When the writer has stopped meanwhile the jobs come back
+/// undecided. The thread of the outbox.
+void writer_send(struct writer *writer, struct write_outbox *outbox);
+
+/// Finishes what is queued, for at most @a grace_ms, gives the rest back undecided, and joins. Main thread.
 void writer_stop(struct writer *writer, int grace_ms);
+
+/// Frees a writer that has been stopped, when nobody can submit any more. NULL is fine.
+void writer_free(struct writer *writer);
 
 #endif

@@ -120,7 +120,7 @@ class Database:
         daemon.end()
         self.sql("ALTER DATABASE \"%s\" RESET log_statement" % self.name)
         for line in self.cluster.log_lines(since, self.name):
-            found = re.search(r"LOG:  execute \w+: (INSERT INTO stillhere\.lease .*unnest.*)$", line)
+            found = re.search(r"LOG:  execute \w+: (UPDATE stillhere\.lease .*unnest.*)$", line)
             if found:
                 return found.group(1)
         raise Broken("the log of PostgreSQL does not show the renewing statement")
@@ -130,8 +130,8 @@ def filled(statement, sessions):
     """The renewing statement with its parameters: sorted, as the daemon sorts them."""
     keys = sorted((asks.room(i), asks.user(i), asks.session(i)) for i in sessions)
     n = len(keys)
-    columns = [[k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys], ["1"] * n, ["f"] * n,
-               [str(asks.TTL_MS)] * n, ["NULL"] * n, ["00000000-0000-0000-0000-000000000000"] * n]
+    columns = [[k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys], ["NULL"] * n,
+               [str(asks.TTL_MS)] * n, [], ["00000000-0000-0000-0000-000000000000"] * n]
     values = ["'{%s}'" % ",".join(column) for column in columns] + ["'0'"]
     wanted = {int(n) for n in re.findall(r"\$(\d+)", statement)}
     if wanted != set(range(1, len(values) + 1)):
