@@ -419,12 +419,12 @@ class Instances(Case):
     def test_a_frozen_instance_leaves_the_sweep_to_others(self):
         room, d = self.room(), self.start_daemon()
         self.grant(room, "gone", 1, 1500, base=d.base)
-        self.grant(room, "moves", 1, 2500, base=d.base)
+        self.grant(room, "moves", 1, 3500, base=d.base)
         d.process.send_signal(signal.SIGSTOP)
         try:
             self.wait_until(lambda: self.events(room, kind="lease.expired"), 1.5 + 2 + 1, "the expiry")
             self.assertEqual(self.grant(room, "moves", 2, 60000)["lease"]["revision"], 2)
-            self.pause(1.0)
+            self.pause(2.2)
         finally:
             d.process.send_signal(signal.SIGCONT)
         self.pause(2.0)
