@@ -5,12 +5,16 @@
 
 #include "base/clock.h"
 
-/// Writes the comma that is due before the next key, value or element.
-static void separate(struct buf *b) {
+/// The comma that is due before the next key, value or element, if one is.
+static bool needs_comma(const struct buf *b) {
   if (b->len == 0)
-    return;
+    return false;
   char last = b->data[b->len - 1];
-  if (last != '{' && last != '[' && last != ':')
+  return last != '{' && last != '[' && last != ':';
+}
+
+static void separate(struct buf *b) {
+  if (needs_comma(b))
     buf_putc(b, ',');
 }
 
@@ -54,10 +58,20 @@ void jo_array_end(struct buf *b) {
 }
 
 void jo_key(struct buf *b, const char *key) {
-  separate(b);
-  buf_putc(b, '"');
-  buf_puts(b, key);
-  buf_add(b, "\":", 2);
+  size_t len = strlen(key);
+  if (!buf_reserve(b, len + 4))
+    return;
+  bool comma = needs_comma(b);
+  char *at = b->data + b->len;
+  if (comma)
+    *at++ = ',';
+  *at++ = '"';
+  memcpy(at, key, len);
+  at += len;
+  *at++ = '"';
+  *at++ = ':';
+  *at = '\0';
+  b->len = (size_t)(at - b->data);
 }
 
 void jo_str(struct buf *b, const char *s) {
@@ -67,13 +81,16 @@ void jo_str(struct buf *b, const char *s) {
     jo_strn(b, s, strlen(s));
 }
 
-void jo_strn(struct buf *b, const char *s, size_t len) {
-  separate(b);
-  buf_putc(b, '"');
+static bool is_plain(unsigned char c) {
+  return c >= 0x20 && c != '"' && c != '\\';
+}
+
+/// The rest of a string from the first byte that needs an escape, and the closing quote.
+static void escape_rest(struct buf *b, const char *s, size_t len) {
   size_t plain = 0; // where the run of bytes that need no escape began
   for (size_t i = 0; i < len; i++) {
     unsigned char c = (unsigned char)s[i];
-    if (c >= 0x20 && c != '"' && c != '\\')
+    if (is_plain(c))
       continue;
     buf_add(b, s + plain, i - plain);
     plain = i + 1;
@@ -87,6 +104,29 @@ void jo_strn(struct buf *b, const char *s, size_t len) {
   }
   buf_add(b, s + plain, len - plain);
   buf_putc(b, '"');
+}
+
+void jo_strn(struct buf *b, const char *s, size_t len) {
+  // Replies are made of short strings without escapes: room for one is made once, and it is copied while it is looked
+  // at.
+  if (len > SIZE_MAX - 4 || !buf_reserve(b, len + 3)) {
+    b->failed = true;
+    return;
+  }
+  bool comma = needs_comma(b);
+  char *at = b->data + b->len;
+  if (comma)
+    *at++ = ',';
+  *at++ = '"';
+  size_t i = 0;
+  while (i < len && is_plain((unsigned char)s[i]))
+    *at++ = s[i++];
+  if (i == len)
+    *at++ = '"';
+  *at = '\0';
+  b->len = (size_t)(at - b->data);
+  if (i < len)
+    escape_rest(b, s + i, len - i);
 }
 
 void jo_int(struct buf *b, int64_t v) {

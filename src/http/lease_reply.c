@@ -10,11 +10,14 @@
 #include "http/access.h"
 #include "http/worker.h"
 
+/// Bytes of a usual reply.
+#define REPLY_USUAL 600
+
 /// A client renews after a third of its time, less up to a fifth of that, so that those who started together drift
 /// apart, but no sooner than it may. A lease that was not extended (already applied) has less left than its ttl.
-static int64_t renew_after_ms(const struct op *op, int64_t least_ms) {
+static int64_t renew_after_ms(const struct op *op, int64_t least_ms, int64_t now_us) {
   const struct lease *lease = &op->lease;
-  int64_t left_ms = (lease->expires_at_us - clock_db_us()) / 1000;
+  int64_t left_ms = (lease->expires_at_us - now_us) / 1000;
   int64_t span_ms = left_ms < lease->ttl_ms ? left_ms : lease->ttl_ms;
   int64_t after_ms = span_ms > 0 ? jitter_down(span_ms / 3, 5) : 0;
   return op->decision == DECISION_ACCEPTED && after_ms < least_ms ? least_ms : after_ms;
@@ -40,6 +43,7 @@ static void add_lease(struct buf *b, const struct lease *lease) {
 static void open_success(struct buf *b, const struct op *op, const struct request *r) {
   char epoch[EPOCH_SIZE];
   epoch_get(epoch);
+  int64_t now_us = clock_db_us();
   jo_object(b);
   jo_kstr(b, "decision", decision_name(op->decision));
   if (op->kind == OP_HEARTBEAT) {
@@ -52,11 +56,11 @@ static void open_success(struct buf *b, const struct op *op, const struct reques
   jo_kstr(b, "epoch", epoch);
   if (op->kind == OP_HEARTBEAT) {
     jo_kint(b, "room_revision", op->room_revision);
-    jo_kint(b, "renew_after_ms", renew_after_ms(op, r->worker->service->config->renew_interval_min_ms));
+    jo_kint(b, "renew_after_ms", renew_after_ms(op, r->worker->service->config->renew_interval_min_ms, now_us));
   } else if (op->room_revision > 0) {
     jo_kint(b, "room_revision", op->room_revision);
   }
-  jo_ktime(b, "server_time", clock_db_us());
+  jo_ktime(b, "server_time", now_us);
   jo_kstr(b, "request_id", r->id);
 }
 
@@ -111,6 +115,7 @@ int lease_reply_open(struct buf *b, const struct op *op, const struct request *r
 
 void lease_reply_send(struct request *r, const struct op *op, const struct buf *members) {
   struct buf b = {0};
+  (void)buf_reserve(&b, REPLY_USUAL); // saves growing; what does not fit grows all the same
   int status = lease_reply_open(&b, op, r);
   if (status == 503) {
     buf_free(&b);

@@ -51,7 +51,7 @@ static bool add_headers(struct request *r, int status, struct MHD_Response *resp
     (void)snprintf(seconds, sizeof seconds, "%d", headers->retry_after_s);
   return add(response, "Content-Type", content_type) && add(response, "Cache-Control", "no-store") &&
          add(response, "X-Request-Id", r->id) && add(response, "X-Content-Type-Options", "nosniff") &&
-         add(response, "X-Accel-Buffering", "no") && add(response, "ETag", headers->etag) &&
+         add(response, "X-Accel-Buffering", r->stream != NULL ? "no" : NULL) && add(response, "ETag", headers->etag) &&
          add(response, "WWW-Authenticate", headers->www_authenticate) && add(response, "Allow", headers->allow) &&
          add(response, "Retry-After", seconds[0] != '\0' ? seconds : NULL) &&
          add(response, "Connection", close ? "close" : NULL) && cors_add(r, status, response) &&

@@ -2,6 +2,7 @@
 #include "http/worker.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -134,16 +135,26 @@ static int sleep_ms(struct worker_loop *loop, int64_t now_us) {
   return (int)ms;
 }
 
+/// Waits for libmicrohttpd's events, which MHD_run() takes by itself, and for ours. With poll(2): libmicrohttpd's epoll
+/// inside ours would have the kernel go through both for every packet, also while nobody waits.
 static void take_events(struct worker_loop *loop, int timeout_ms) {
+  struct pollfd fds[2] = {{.fd = loop->epoll_fd, .events = POLLIN}, {.fd = loop->mhd_fd, .events = POLLIN}};
+  if (poll(fds, 2, timeout_ms) < 0) {
+    if (errno != EINTR)
+      log_error("poll: %s", strerror(errno));
+    return;
+  }
+  if (fds[0].revents == 0)
+    return;
   struct epoll_event events[EVENTS_MAX];
-  int n = epoll_wait(loop->epoll_fd, events, EVENTS_MAX, timeout_ms);
+  int n = epoll_wait(loop->epoll_fd, events, EVENTS_MAX, 0);
   if (n < 0 && errno != EINTR)
     log_error("epoll_wait: %s", strerror(errno));
   bool mail = false;
   for (int i = 0; i < n; i++) {
     if (events[i].data.ptr == &loop->worker->mailbox)
       mail = true;
-    else if (events[i].data.ptr != loop) // MHD's own descriptor: MHD_run() is called in any case
+    else
       conn_client_closed(events[i].data.ptr);
   }
   if (mail)
@@ -302,8 +313,9 @@ static bool prepare(struct worker *worker) {
   if (loop->daemon == NULL)
     return false;
   const union MHD_DaemonInfo *info = MHD_get_daemon_info(loop->daemon, MHD_DAEMON_INFO_EPOLL_FD);
-  if (info == NULL || !epoll_add(loop->epoll_fd, info->epoll_fd, loop))
+  if (info == NULL)
     return false;
+  loop->mhd_fd = info->epoll_fd;
   return epoll_add(loop->epoll_fd, worker->mailbox.fd, &worker->mailbox);
 }
 

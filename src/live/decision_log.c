@@ -51,9 +51,15 @@ static void add_revision(struct buf *b, const char *key, int64_t revision) {
   }
 }
 
-static void begin_line(const struct decision_log *log, struct buf *b, const char *what, const struct lease_key *key) {
+/// The lines of a batch have one time: they were committed together.
+static void begin_line(const struct decision_log *log, struct decision_lines *lines, const char *what,
+                       const struct lease_key *key) {
+  struct buf *b = &lines->text;
+  if (lines->n == 0) {
+    lines->now_us = clock_db_us();
+  }
   buf_puts(b, "{\"time\":"); // not jo_object(): it would put a comma behind the line before
-  jo_time(b, clock_db_us());
+  jo_time(b, lines->now_us);
   jo_kstr(b, "instance", log->instance);
   jo_kstr(b, "what", what);
   jo_kstr(b, "room_id", key->room_id);
@@ -100,7 +106,7 @@ void decision_lines_op(const struct decision_log *log, struct decision_lines *li
     return;
   }
   struct buf *b = &lines->text;
-  begin_line(log, b, op->kind == OP_HEARTBEAT ? "heartbeat" : "close", &op->key);
+  begin_line(log, lines, op->kind == OP_HEARTBEAT ? "heartbeat" : "close", &op->key);
   jo_kstr(b, "event_id", op->event_id);
   add_revision(b, "prior_revision", op->prior_revision);
   add_revision(b, "new_revision", op->stored_revision);
@@ -119,7 +125,7 @@ void decision_lines_expiry(const struct decision_log *log, struct decision_lines
     return;
   }
   struct buf *b = &lines->text;
-  begin_line(log, b, "expiry", &(struct lease_key){e->room_id, e->user_id, e->session_id});
+  begin_line(log, lines, "expiry", &(struct lease_key){e->room_id, e->user_id, e->session_id});
   jo_kstr(b, "event_id", e->event_id);
   add_revision(b, "prior_revision", e->revision);
   add_revision(b, "new_revision", e->revision);
@@ -135,7 +141,7 @@ void decision_lines_membership(const struct decision_log *log, struct decision_l
     return;
   }
   struct buf *b = &lines->text;
-  begin_line(log, b, line->what, &line->key);
+  begin_line(log, lines, line->what, &line->key);
   jo_kstr(b, "event_id", line->event_id);
   add_revision(b, "prior_revision", line->revision);
   add_revision(b, "new_revision", line->revision);

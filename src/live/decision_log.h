@@ -23,6 +23,7 @@ struct decision_log *decision_log_start(int fd, enum decision_log_level level, c
 struct decision_lines {
   struct buf text;
   unsigned n;
+  int64_t now_us; ///< of the database, as of the first line
 };
 
 /// Adds the line of a decided (or undecided) op, unless the level leaves it out.
