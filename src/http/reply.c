@@ -23,6 +23,11 @@ static const char no_memory[] = "{\"type\":\"urn:stillhere:problem:unavailable\"
 /// Text beyond this is compressed for those who accept it.
 #define GZIP_MIN 1024
 
+/// A shared reply up to this size is copied for each who gets it. libmicrohttpd sends a response of one piece together
+/// with its head; one of several costs a second system call, a second packet and a second wake-up of the client, which
+/// is far more than the copy.
+#define COPY_MAX 8192
+
 /// Seconds after which a client may try again, spread so that they do not all come back together.
 static int retry_after(void) {
   return 1 + (int)rand_below(3);
@@ -159,9 +164,25 @@ static void shared_free(void *cls) {
   free(shared);
 }
 
+/// A response of one piece, copied. Takes over both. @return NULL when memory ran out
+static struct MHD_Response *from_copy(struct body *body, const void *head, size_t len, struct buf *suffix) {
+  struct buf whole = {0};
+  buf_add(&whole, head, len);
+  if (suffix->len > 0)
+    buf_add(&whole, suffix->data, suffix->len);
+  whole.failed = whole.failed || suffix->failed;
+  buf_free(suffix);
+  body_unref(body);
+  return from_buf(&whole);
+}
+
 /// The bytes of @a body, or @a start, which is its compressed form, and then @a suffix, which is empty afterwards.
 /// Takes over the reference to the body. @return NULL when memory ran out
 static struct MHD_Response *from_body(struct body *body, const struct gzip_start *start, struct buf *suffix) {
+  const void *head = start != NULL ? (const void *)start->data : body->data;
+  size_t head_len = start != NULL ? start->len : body->len;
+  if (head_len + suffix->len <= COPY_MAX)
+    return from_copy(body, head, head_len, suffix);
   bool failed = suffix->failed;
   size_t len = 0;
   struct shared *shared = malloc(sizeof *shared);
@@ -173,9 +194,7 @@ static struct MHD_Response *from_body(struct body *body, const struct gzip_start
     return NULL;
   }
   *shared = (struct shared){.body = body, .suffix = text};
-  struct MHD_IoVec parts[2] = {{.iov_base = body->data, .iov_len = body->len}, {.iov_base = text, .iov_len = len}};
-  if (start != NULL)
-    parts[0] = (struct MHD_IoVec){.iov_base = start->data, .iov_len = start->len};
+  struct MHD_IoVec parts[2] = {{.iov_base = head, .iov_len = head_len}, {.iov_base = text, .iov_len = len}};
   struct MHD_Response *response = MHD_create_response_from_iovec(parts, text != NULL ? 2 : 1, shared_free, shared);
   if (response == NULL)
     shared_free(shared);
