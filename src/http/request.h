@@ -39,7 +39,7 @@ enum wake_reason {
 
 /// Path parameters at most: /rooms/{room}/leases/{user}/{session}.
 #define PATH_PARAMS_MAX 3
-#define QUERY_PARAMS_MAX 16
+#define QUERY_PARAMS_MAX 8
 /// Values of a query parameter that may be repeated.
 #define REPEATED_MAX 1000
 /// Bytes of an Allow header's value and its NUL.
