@@ -18,6 +18,8 @@ static const struct refusal no_credential = {
     401, "no_credential",
     "show a token or an API key in the header Authorization: Bearer (it is not taken from the URL)"};
 static const struct refusal bad_credential = {401, "bad_credential", "the token or API key is not accepted"};
+static const struct refusal bad_scheme = {
+    401, "bad_credential", "the header Authorization has to be of the scheme Bearer, with a token or an API key"};
 const struct refusal access_expired = {401, "token_expired", "the token has expired; show a fresh one"};
 static const struct refusal not_yet = {503, "unavailable", "the credential cannot be judged yet; try again"};
 static const struct refusal no_read = {403, "missing_scope", "this needs the scope presence:read, and rooms"};
@@ -79,7 +81,7 @@ static const struct refusal *identify(struct request *r, const struct credential
   case AUTH_BAD:
     break;
   }
-  return &bad_credential;
+  return strncasecmp(a.value, "Bearer", strlen("Bearer")) == 0 ? &bad_credential : &bad_scheme;
 }
 
 // -- what it may ---------------------------------------------------------------------------------------------------

@@ -116,6 +116,57 @@ static void test_lock_timeout(void **state) {
   db_free(holder);
 }
 
+static enum db_status add_alone(struct db *db, int32_t id, int64_t *n) {
+  struct db_params p = {0};
+  db_p_int4(&p, id);
+  PGresult *r = NULL;
+  enum db_status status = db_alone(db, &stmt_add, &p, &r);
+  db_params_clear(&p);
+  assert_true((status == DB_OK) == (r != NULL));
+  if (r != NULL)
+    *n = db_int8(r, 0, 0);
+  PQclear(r);
+  return status;
+}
+
+static void test_one_statement_alone(void **state) {
+  (void)state;
+  struct db *db = db_new(&options), *other = open_db();
+  assert_non_null(db);
+  int64_t before = counter(other, 5), n = 0;
+  assert_int_equal(add_alone(db, 5, &n), DB_OK); // connects by itself
+  assert_int_equal(n, before + 1);
+  assert_int_equal(PQtransactionStatus(db_raw(db)), PQTRANS_IDLE);
+  assert_int_equal(counter(other, 5), before + 1); // committed: others see it
+  assert_int_equal(db_script(other, "BEGIN"), DB_OK);
+  assert_int_equal(run_int(other, &stmt_lock, 5, NULL), DB_OK);
+  assert_int_equal(add_alone(db, 5, &n), DB_LOCKED);
+  assert_int_equal(PQtransactionStatus(db_raw(db)), PQTRANS_IDLE);
+  assert_int_equal(db_script(other, "ROLLBACK"), DB_OK);
+  assert_int_equal(counter(other, 5), before + 1);
+  kill_backend(pid_of(db));
+  assert_int_equal(add_alone(db, 5, &n), DB_LOST); // a connection that broke so soon is not made anew at once
+  assert_int_equal(counter(other, 5), before + 1);
+  db_free(db);
+  db_free(other);
+}
+
+static void test_alone_is_committed_or_not_ok(void **state) {
+  (void)state;
+  // Fails when it commits, after the statement itself has given its row.
+  static const struct db_stmt stmt = {"late", "INSERT INTO db_test.late VALUES (1) RETURNING id"};
+  struct db *db = open_db(), *other = open_db();
+  assert_int_equal(db_script(db, "CREATE TABLE db_test.late (id int UNIQUE DEFERRABLE INITIALLY DEFERRED);"
+                                 " INSERT INTO db_test.late VALUES (1)"),
+                   DB_OK);
+  PGresult *untouched = NULL;
+  assert_int_not_equal(db_alone(db, &stmt, NULL, &untouched), DB_OK);
+  assert_null(untouched);
+  assert_int_equal(db_script(other, "DROP TABLE db_test.late"), DB_OK);
+  db_free(db);
+  db_free(other);
+}
+
 struct duel {
   struct db *db;
   int32_t first, second;
@@ -262,6 +313,7 @@ int run_fault_tests(int (*set_up)(void **state), int (*tear_down)(void **state))
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_killed_while_idle),       cmocka_unit_test(test_killed_in_transaction),
       cmocka_unit_test(test_statement_timeout),       cmocka_unit_test(test_lock_timeout),
+      cmocka_unit_test(test_one_statement_alone),     cmocka_unit_test(test_alone_is_committed_or_not_ok),
       cmocka_unit_test(test_deadlock_is_tried_again), cmocka_unit_test(test_retries_end),
       cmocka_unit_test(test_no_false_commit),         cmocka_unit_test(test_judgement),
       cmocka_unit_test(test_altered_table),           cmocka_unit_test(test_read_only),

@@ -125,6 +125,7 @@ class Signatures(Attacks):
         for header in ("bearer " + token, "BEARER " + token, "bEaReR  " + token, "Bearer " + token + "  ",
                        "  Bearer " + token, "Bearer " + api_key):
             self.attempt(header, status=200)
+        self.assertIn("Bearer", self.client.get(self.base, READ, {"Authorization": "Basic eDp5"})["detail"])
         self.attempt("", code="no_credential")
         self.attempt([], code="no_credential")
         # A line that ends with a line feed alone is none that has a NUL in it.

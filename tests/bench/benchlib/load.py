@@ -48,10 +48,10 @@ def last_json(text, what):
     return json.loads(lines[-1])
 
 
-def finished(args, seconds):
+def finished(args, seconds, **environment):
     """Runs a program to its end. Its output is in stdout, all of it."""
     try:
-        return subprocess.run(args, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        return subprocess.run(args, env=dict(clean_environment(), **environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         raise Broken("%s did not end within %d s" % (os.path.basename(args[0]), seconds))
@@ -161,8 +161,9 @@ def percentile(sorted_values, part):
     return sorted_values[min(len(sorted_values) - 1, int(part * len(sorted_values)))]
 
 
-def pgbench(programs, pg, database, scripts, seconds, clients, weight=1, latencies=False):
-    """Each script is one transaction, prepared, chosen at random. @return value: transactions x weight, a second"""
+def pgbench(programs, pg, database, scripts, settings, seconds, clients, weight=1, latencies=False):
+    """Each script is one transaction, prepared, chosen at random, in a session with @a settings.
+    @return value: transactions x weight, a second"""
     program = programs.need("pgbench")
     with tempfile.TemporaryDirectory(dir=pg.dir) as directory:
         args = [program, "-n", "-M", "prepared", "-c", str(clients), "-j", str(min(clients, THREADS)), "-T",
@@ -174,7 +175,7 @@ def pgbench(programs, pg, database, scripts, seconds, clients, weight=1, latenci
             args += ["-f", path]
         if latencies:
             args += ["-l", "--log-prefix", os.path.join(directory, "times")]
-        done = finished(args + [database], seconds + 60)
+        done = finished(args + [database], seconds + 60, PGOPTIONS=settings)
         rate = re.search(r"^tps = ([0-9.]+)", done.stdout, re.MULTILINE)
         failed = re.search(r"number of failed transactions: (\d+)", done.stdout)
         if done.returncode != 0 or rate is None or (failed and int(failed.group(1))):
@@ -192,8 +193,25 @@ def logged_latencies(directory):
             times += [int(line.split()[2]) / 1000 for line in f]
     if not times:
         raise Broken("pgbench logged no transaction")
+    met = met_at_random(times)
     times.sort()
-    return {"p50_ms": percentile(times, 0.5), "p99_ms": percentile(times, 0.99), "max_ms": times[-1]}
+    return {"p50_ms": percentile(times, 0.5), "p99_ms": percentile(times, 0.99), "max_ms": times[-1],
+            "met_at_random_p99_ms": met}
+
+
+def met_at_random(times, points=8):
+    """p99 of what one waits who comes at a random moment, while commits follow each other: for the end of the one under
+    way, a long one being met more often than a short one, and then for one's own."""
+    waits = []
+    for now, following in zip(times, times[1:]):
+        waits += [(now * (1 - (i + 0.5) / points) + following, now) for i in range(points)]
+    waits.sort()
+    rest = 0.99 * sum(weight for _, weight in waits)
+    for wait, weight in waits:
+        rest -= weight
+        if rest <= 0:
+            return wait
+    return waits[-1][0]
 
 
 def until(ready, seconds, what, pause=0.05):

@@ -109,7 +109,8 @@ class Database:
         return {r: int(n) for r, n in (line.split("|") for line in rows.splitlines())}
 
     def statement(self):
-        """The statement with which the daemon renews, as the server heard it: what pgbench is given to run."""
+        """The statement with which the daemon renews, and the settings of the session that it does so in, as the server
+        heard them: what pgbench is given to run."""
         self.sql("ALTER DATABASE \"%s\" SET log_statement = 'all'" % self.name)
         daemon = self.daemon()
         since = self.cluster.log_size()
@@ -119,11 +120,19 @@ class Database:
                 raise Broken("a heartbeat was refused: %r" % reply)
         daemon.end()
         self.sql("ALTER DATABASE \"%s\" RESET log_statement" % self.name)
+        settings = ""
         for line in self.cluster.log_lines(since, self.name):
+            if "SET plan_cache_mode" in line:
+                settings = " ".join("-c %s=%s" % pair for pair in re.findall(r"SET ((?:plan|enable)_\w+) = (\w+)", line))
             found = re.search(r"LOG:  execute \w+: (UPDATE stillhere\.lease .*unnest.*)$", line)
-            if found:
-                return found.group(1)
+            if found and settings:
+                return Statement(found.group(1), settings)
         raise Broken("the log of PostgreSQL does not show the renewing statement")
+
+
+class Statement:
+    def __init__(self, sql, settings):
+        self.sql, self.settings = sql, settings
 
 
 def filled(statement, sessions):
@@ -133,10 +142,10 @@ def filled(statement, sessions):
     columns = [[k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys], ["NULL"] * n,
                [str(asks.TTL_MS)] * n, [], ["00000000-0000-0000-0000-000000000000"] * n]
     values = ["'{%s}'" % ",".join(column) for column in columns] + ["'0'"]
-    wanted = {int(n) for n in re.findall(r"\$(\d+)", statement)}
+    wanted = {int(n) for n in re.findall(r"\$(\d+)", statement.sql)}
     if wanted != set(range(1, len(values) + 1)):
         raise Broken("the renewing statement has other parameters than the bench knows: %s" % sorted(wanted))
-    return re.sub(r"\$(\d+)", lambda m: values[int(m.group(1)) - 1], statement)
+    return re.sub(r"\$(\d+)", lambda m: values[int(m.group(1)) - 1], statement.sql)
 
 
 class Ours(Daemon):

@@ -114,10 +114,10 @@ class Row:
 
     # -- targets -------------------------------------------------------------------------------------------------------
 
-    def ratio(self, name, other, at_least=None, at_most=None, keys=("value", "value")):
+    def ratio(self, name, other, at_least=None, at_most=None, keys=("value", "value"), text=None):
         """The median of a side by that of another. Without a bound it is only told."""
         a, b = self[name], self[other]
-        text = "%s / %s" % (name, other)
+        text = text or "%s / %s" % (name, other)
         target = self._target(at_least, at_most, " ×")
         for side in (a, b):
             if side.fault:

@@ -283,8 +283,9 @@ def join(world, row):
     # The same requests: what the first side's run saw of the joins themselves.
     row.side("the join's own answer, median", lambda: commits[-1], "answered when it is committed")
     row.measure()
-    row.ratio("the watcher elsewhere, p99", "the join's own answer, median", at_most=3)
-    row.ratio("the watcher elsewhere, p99", "the join's own answer, median", keys=("value", "p99_ms"))
-    row.value("the watcher elsewhere, p99", "p99 of each by its own join's answer", "×", "each_by_its_own_p99")
-    row.note("%d joins, one after the other, each in a room of its own; both times begin with the sending of the join. "
-             "The second ratio is to the answer's own p99" % n)
+    row.value("the watcher elsewhere, p99", "p99 of each watcher's time by that of its own join's commit", "×",
+              "each_by_its_own_p99", at_most=3)
+    row.ratio("the watcher elsewhere, p99", "the join's own answer, median", keys=("value", "p99_ms"),
+              text="the watcher elsewhere, p99 / the join's own answer, p99")
+    row.ratio("the watcher elsewhere, p99", "the join's own answer, median")
+    row.note("%d joins, one after the other, each in a room of its own; both times begin with the sending of the join" % n)
