@@ -81,7 +81,7 @@ static const struct refusal *identify(struct request *r, const struct credential
   case AUTH_BAD:
     break;
   }
-  return strncasecmp(a.value, "Bearer", strlen("Bearer")) == 0 ? &bad_credential : &bad_scheme;
+  return a.value == NULL || strncasecmp(a.value, "Bearer", strlen("Bearer")) == 0 ? &bad_credential : &bad_scheme;
 }
 
 // -- what it may ---------------------------------------------------------------------------------------------------
