@@ -111,6 +111,8 @@ BEGIN
         ('room_last_seen',   'SELECT, INSERT, UPDATE'),
         -- Not id and not at: the database counts and dates the rows itself.
         ('attendance',       'SELECT, INSERT (room_id, user_id, session_id, action, note, idempotency_key, request_id, by)'),
+        ('pulse',            'SELECT, UPDATE'),
+        ('outage',           'SELECT, INSERT, UPDATE, DELETE'),
         ('last_seen',        'SELECT'),
         ('schema_migration', 'SELECT')
     LOOP

@@ -147,7 +147,8 @@ static bool start_parts(struct server *s) {
                 .renew_interval_min_ms = c->renew_interval_min_ms,
                 .max_leases_per_user = c->max_leases_per_user,
                 .max_leases_per_room = c->max_leases_per_room,
-                .offline_grace_ms = c->offline_grace_ms},
+                .offline_grace_ms = c->offline_grace_ms,
+                .silence_ms = sweeper_silence_ms(c->sweep_interval_ms)},
       .max_queued = WRITER_QUEUE_MAX,
       .tail = s->service.tail,
       .log = s->decisions,
@@ -251,9 +252,11 @@ static bool start_workers(struct server *s) {
     n = sysconf(_SC_NPROCESSORS_ONLN);
     n = n < WORKERS_DEFAULT_MIN ? WORKERS_DEFAULT_MIN : n > WORKERS_DEFAULT_MAX ? WORKERS_DEFAULT_MAX : n;
   }
+  // As many again for those who wait (http/usher.h).
+  n *= 2;
   if (n > TAIL_WORKERS_MAX)
     n = TAIL_WORKERS_MAX;
-  s->service.n_workers = (unsigned)n;
+  s->service.n_watched = (unsigned)(s->service.tls != NULL ? n : n / 2);
   for (long i = 0; i < n; i++) {
     s->workers[i] = worker_start((unsigned)i, &s->service);
     if (s->workers[i] == NULL)

@@ -73,6 +73,8 @@ static const struct {
                          NULL},
     [METRIC_DECISION_LOG_DROPPED] = {"stillhere_decision_log_dropped_total", "counter",
                                      "Lines of the decision log that could not be kept.", NULL},
+    [METRIC_OUTAGE_CREDIT_MS] = {"stillhere_outage_credit_ms_total", "counter",
+                                 "Length of the outages that this instance was the first to find.", NULL},
     [METRIC_TRANSACTION_RETRIES] = {"stillhere_transaction_retries_total", "counter",
                                     "Transactions tried again after a deadlock or a serialization failure.", NULL},
     [METRIC_BATCHES] = {"stillhere_batches_total", "counter", "Transactions committed by the writer.", NULL},

@@ -49,6 +49,7 @@ enum metric {
   METRIC_HTTP_REQUESTS,         ///< all requests answered
   METRIC_HTTP_5XX,              ///< of those, with a status of 500 and more
   METRIC_DECISION_LOG_DROPPED,  ///< lines that could not be kept
+  METRIC_OUTAGE_CREDIT_MS,      ///< length of outages that this instance was the first to find, milliseconds
   METRIC_TRANSACTION_RETRIES,   ///< deadlock or serialization failure, tried again
   METRIC_BATCHES,               ///< writer transactions committed
   METRIC_LAST_SEEN_FLUSHES,     ///< transactions of the last-seen writer committed: one statement for each table

@@ -155,7 +155,10 @@ const struct config_key config_keys[] = {
      .doc = "The same for one client address; 0 means no limit of its own."},
     {DURATION(request_deadline_ms, "15000", 3600000),
      .doc = "How long a request may take to arrive, first byte to last; then the connection is closed."},
-    {COUNT(http_workers, "0", 0, 32), .doc = "Threads that serve HTTP; 0 means one for each core, 2 to 8."},
+    {COUNT(http_workers, "0", 0, 16),
+     .doc =
+         "Threads that serve HTTP, and as many again for connections that begin with a poll or a stream; 0 means one "
+         "of each for every core, 2 to 8."},
     {CHOICE(log_level, "info", level_choices), .doc = "The least important entries that are logged."},
     {CHOICE(log_format, "auto", format_choices),
      .doc = "Form of the log on standard error. auto: text on a terminal, json otherwise."},

@@ -21,6 +21,7 @@
 #include "http/lifecycle.h"
 #include "http/peers.h"
 #include "http/unix_socket.h"
+#include "http/usher.h"
 
 #define BACKLOG 4096
 /// Pause when the process or the system has no descriptor left.
@@ -30,8 +31,7 @@
 
 struct acceptor {
   const struct service *service;
-  struct worker *const *workers;
-  unsigned n_workers, next;
+  struct usher *usher;
   int listen_fd, stop_fd;
   const char *path; ///< of a unix socket; NULL: a port
   struct stat made; ///< what was made at the path
@@ -88,8 +88,7 @@ static void deal(struct acceptor *a, int fd, const struct sockaddr *addr, sockle
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   atomic_fetch_add(&lifecycle->connections, 1);
   metric_add(METRIC_CONNECTIONS, 1);
-  worker_adopt(a->workers[a->next], fd, addr, len);
-  a->next = (a->next + 1) % a->n_workers;
+  usher_take(a->usher, fd, addr, len);
 }
 
 /// @return false when there is nothing more to accept now
@@ -115,10 +114,13 @@ static bool accept_one(struct acceptor *a) {
 
 static void *acceptor_main(void *arg) {
   struct acceptor *a = arg;
-  struct pollfd fds[2] = {{.fd = a->listen_fd, .events = POLLIN}, {.fd = a->stop_fd, .events = POLLIN}};
+  struct pollfd fds[3] = {{.fd = a->listen_fd, .events = POLLIN},
+                          {.fd = a->stop_fd, .events = POLLIN},
+                          {.fd = usher_fd(a->usher), .events = POLLIN}};
   do {
-    if (poll(fds, 2, -1) < 0)
+    if (poll(fds, 3, usher_timeout_ms(a->usher)) < 0)
       continue;
+    usher_run(a->usher);
     for (int i = 0; i < BACKLOG && accept_one(a); i++)
       continue;
   } while (fds[1].revents == 0);
@@ -187,8 +189,14 @@ struct acceptor *acceptor_start(const struct service *service, struct worker *co
   struct acceptor *a = calloc(1, sizeof *a);
   if (a == NULL)
     return NULL;
-  *a = (struct acceptor){.service = service, .workers = workers, .n_workers = n_workers, .stop_fd = -1};
+  *a = (struct acceptor){.service = service, .listen_fd = -1, .stop_fd = -1};
   a->path = listen_path(service->config->listen);
+  a->usher = usher_new(workers, n_workers, service->tls != NULL);
+  if (a->usher == NULL) {
+    log_error("the acceptor does not start: %s", strerror(errno));
+    free(a);
+    return NULL;
+  }
   a->listen_fd = a->path != NULL ? unix_socket_listen(a->path, BACKLOG, &a->made) : open_port(service->config->listen);
   if (a->listen_fd >= 0)
     a->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -205,6 +213,7 @@ struct acceptor *acceptor_start(const struct service *service, struct worker *co
   }
   if (a->stop_fd >= 0)
     (void)close(a->stop_fd);
+  usher_free(a->usher);
   free(a);
   return NULL;
 }
@@ -216,6 +225,7 @@ void acceptor_stop(struct acceptor *a) {
   while (write(a->stop_fd, &one, sizeof one) < 0 && errno == EINTR)
     continue;
   (void)pthread_join(a->thread, NULL);
+  usher_free(a->usher);
   close_socket(a);
   (void)close(a->stop_fd);
   free(a);

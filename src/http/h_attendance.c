@@ -10,6 +10,7 @@
 #include "http/handlers.h"
 #include "http/member_input.h"
 #include "live/commit.h"
+#include "live/sweeper.h"
 #include "store/attendance.h"
 
 struct attendance_post {
@@ -56,7 +57,9 @@ static enum db_status run(struct db *db, struct change *c) {
                                    .key = post->key[0] != '\0' ? post->key : NULL,
                                    .request_id = c->request_id,
                                    .by = change_by(c)};
-  const struct store_rules rules = {.offline_grace_ms = c->service->config->offline_grace_ms};
+  const struct config *config = c->service->config;
+  const struct store_rules rules = {.offline_grace_ms = config->offline_grace_ms,
+                                    .silence_ms = sweeper_silence_ms(config->sweep_interval_ms)};
   struct written written = {0};
   enum db_status status = store_attendance(db, &rules, &entry, post->for_oneself, &post->result, &written);
   if (status == DB_OK) {

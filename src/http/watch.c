@@ -158,7 +158,7 @@ void request_unwatch(struct request *r) {
 static int64_t window_ms(const struct worker_loop *loop, const struct room_watch *watch) {
   const struct service *service = loop->worker->service;
   int64_t all = atomic_load_explicit(watch->count, memory_order_relaxed);
-  int64_t spread_evenly = (int64_t)watch->n * (int64_t)service->n_workers;
+  int64_t spread_evenly = (int64_t)watch->n * (int64_t)service->n_watched;
   return fanout_window_ms(all < spread_evenly ? all : spread_evenly, service->config->fanout_window_max_ms);
 }
 

@@ -19,7 +19,7 @@
 /// What the handlers of all workers share. Made by main before the threads start; outlives them.
 struct service {
   const struct config *config;
-  unsigned n_workers; ///< how many
+  unsigned n_watched; ///< workers over which those who watch are spread
   struct tail *tail;
   struct cursors *cursors;
   struct writer *writer;

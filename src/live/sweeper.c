@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "live/commit.h"
+#include "store/pulse.h"
 #include "store/sweep.h"
 
 /// Overdue leases that one look lists at most.
@@ -27,12 +28,23 @@
 /// table by hand.
 #define IDLE_INTERVALS 2
 
+/// What may come on top of the longest pause before a pulse counts as late: a transaction under way, a busy machine.
+#define LATE_MS 1000
+
+/// While there is much to end the pulse is touched this often.
+#define BEAT_US 500000
+
+/// Leases that get their credit in one statement.
+#define CREDIT_MAX 5000
+
 struct sweeper {
   struct sweeper_options options;
   struct db *db;
   pthread_t thread;
   int64_t retention_due_us; ///< monotonic
   int64_t patience_us;      ///< monotonic: until then this sweep takes apart what fails
+  int64_t beaten_us;        ///< monotonic: when the pulse was touched
+  int64_t outage_us;        ///< when the newest outage that is known ended, database clock
 
   pthread_mutex_t lock; ///< stopping; a leaf
   pthread_cond_t wake;
@@ -46,14 +58,50 @@ static bool stopping(struct sweeper *s) {
   return yes;
 }
 
+int64_t sweeper_silence_ms(int64_t sweep_interval_ms) {
+  return sweep_interval_ms * IDLE_INTERVALS + LATE_MS;
+}
+
+/// Touches the pulse. @return false when the database is away
+static bool beat(struct sweeper *s) {
+  const struct sweeper_options *o = &s->options;
+  if (pulse_beat(s->db, sweeper_silence_ms(o->sweep_interval_ms), o->offline_grace_ms, &s->outage_us) != DB_OK) {
+    return false;
+  }
+  s->beaten_us = clock_mono_us();
+  return true;
+}
+
+/// What has to be known and credited before anything is ended. @return false when the database is away
+static bool begin_sweep(struct sweeper *s) {
+  if (!beat(s)) {
+    return false;
+  }
+  bool more = s->outage_us != TIME_MINUS_INFINITY;
+  if (more && pulse_credit_graces(s->db, s->options.offline_grace_ms) != DB_OK) {
+    return false;
+  }
+  while (more && !stopping(s)) {
+    if (pulse_credit_leases(s->db, s->outage_us, CREDIT_MAX, &more) != DB_OK) {
+      return false;
+    }
+  }
+  return true;
+}
+
 /// What a sweep ends: leases, or the graces of users.
 enum chore { CHORE_LEASES, CHORE_GRACES };
 
 /// Ends the listed things in one transaction. What was written is told.
 static enum db_status end(struct sweeper *s, enum chore chore, const struct overdue *list, size_t n) {
+  if (clock_mono_us() - s->beaten_us > BEAT_US && !beat(s)) {
+    return DB_LOST;
+  }
   struct written written = {0};
-  enum db_status status = chore == CHORE_LEASES ? sweep_expire(s->db, s->options.offline_grace_ms, list, n, &written)
-                                                : sweep_go_offline(s->db, list, n, &written);
+  int64_t silence_ms = sweeper_silence_ms(s->options.sweep_interval_ms);
+  enum db_status status = chore == CHORE_LEASES
+                              ? sweep_expire(s->db, s->options.offline_grace_ms, silence_ms, list, n, &written)
+                              : sweep_go_offline(s->db, silence_ms, list, n, &written);
   if (status == DB_OK) {
     commit_tell(s->options.tail, s->options.log, &written);
   }
@@ -180,7 +228,8 @@ static void *sweeper_main(void *arg) {
   struct sweeper *s = arg;
   while (!stopping(s)) {
     int64_t lease_us = TIME_INFINITY, grace_us = TIME_INFINITY;
-    bool up = db_connect(s->db) == DB_OK && sweep(s, CHORE_LEASES, &lease_us) && sweep(s, CHORE_GRACES, &grace_us);
+    bool up = db_connect(s->db) == DB_OK && begin_sweep(s) && sweep(s, CHORE_LEASES, &lease_us) &&
+              sweep(s, CHORE_GRACES, &grace_us);
     if (up) {
       retain(s);
     }
@@ -195,6 +244,7 @@ struct sweeper *sweeper_start(const struct sweeper_options *options) {
     return NULL;
   }
   s->options = *options;
+  s->outage_us = TIME_MINUS_INFINITY;
   s->db = db_new(options->db);
   pthread_condattr_t attr;
   pthread_condattr_init(&attr);

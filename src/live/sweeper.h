@@ -19,6 +19,9 @@ struct sweeper_options {
   struct decision_log *log;
 };
 
+/// Longer than sweeps of this interval ever leave the pulse alone (store/pulse.h), milliseconds.
+int64_t sweeper_silence_ms(int64_t sweep_interval_ms);
+
 struct sweeper;
 
 /// Starts the thread. @return NULL when that fails. @a options is copied.

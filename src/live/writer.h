@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// The writer: one thread with one connection that commits what has queued up as one transaction while the requests
-/// wait suspended. Group commit without a delay: while one batch commits, the next one gathers.
+/// The writer: one thread with one connection that commits what has queued up while the requests wait suspended: plain
+/// renewals as one statement, the rest as one transaction. Group commit without a delay: while one batch commits, the
+/// next one gathers.
 #ifndef SH_LIVE_WRITER_H
 #define SH_LIVE_WRITER_H
 

@@ -104,7 +104,7 @@ static enum db_status run_round(struct db *db, struct batch *b, struct op *const
     subjects[i].op = ops[i];
   }
   if (status == DB_OK) {
-    status = subjects_lock_leases(db, subjects, n);
+    status = subjects_lock_leases(db, subjects, n, b->rules->silence_ms);
   }
   if (status == DB_OK) {
     status = subjects_lock_tombstones(db, subjects, n);

@@ -262,11 +262,11 @@ static enum db_status settle(struct db *db, struct batch *b, struct subject *sub
 }
 
 /// Reads what decides the ops that were no plain renewals: @a left have a row, @a fresh have a provisional one.
-static enum db_status read_facts(struct db *db, struct subject *left, size_t n_left, struct subject *fresh,
-                                 size_t n_fresh) {
+static enum db_status read_facts(struct db *db, const struct store_rules *rules, struct subject *left, size_t n_left,
+                                 struct subject *fresh, size_t n_fresh) {
   enum db_status status = DB_OK;
   if (n_left > 0) {
-    status = subjects_lock_leases(db, left, n_left);
+    status = subjects_lock_leases(db, left, n_left, rules->silence_ms);
   }
   if (status == DB_OK && n_fresh > 0) {
     status = subjects_lock_tombstones(db, fresh, n_fresh);
@@ -312,7 +312,7 @@ static enum db_status run_round(struct db *db, struct batch *b, struct op *const
   }
   if (status == DB_OK && n_left + n_fresh > 0) {
     struct quota quota = {0};
-    status = read_facts(db, left, n_left, fresh, n_fresh);
+    status = read_facts(db, b->rules, left, n_left, fresh, n_fresh);
     if (status == DB_OK) {
       status = quota_read(db, &quota, b->rules->max_leases_per_room, b->rules->max_leases_per_user, left, n_left, fresh,
                           n_fresh);

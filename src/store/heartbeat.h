@@ -21,6 +21,7 @@ struct store_rules {
   int64_t max_leases_per_user;   ///< live ones; a stay beyond it does not begin; 0: no limit
   int64_t max_leases_per_room;   ///< likewise
   int64_t offline_grace_ms;      ///< how long a user stays online after the last session has ended
+  int64_t silence_ms;            ///< a pulse that is older means an outage (store/pulse.h); 0: nobody asks
 };
 
 /// Runs @a ops (all OP_HEARTBEAT; at most STORE_BATCH_MAX; the same lease may come twice and is decided in order).

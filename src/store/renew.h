@@ -27,9 +27,10 @@ enum db_status renew_round(struct db *db, struct op *const *ops, size_t n, int64
 bool lease_from_row(struct op *op, const PGresult *r, int row);
 
 /// What lease_from_row() reads, of a table that is called l. The first three name the row.
-#define LEASE_COLUMNS                                                                                                  \
-  "l.room_id, l.user_id, l.session_id, l.revision, l.prior_revision, l.ttl_ms, l.granted_at, l.renewed_at,"            \
-  " l.expires_at, l.meta, l.request_id"
+#define LEASE_COLUMNS_ENDING(end)                                                                                      \
+  "l.room_id, l.user_id, l.session_id, l.revision, l.prior_revision, l.ttl_ms, l.granted_at, l.renewed_at, " end       \
+  ", l.meta, l.request_id"
+#define LEASE_COLUMNS LEASE_COLUMNS_ENDING("l.expires_at")
 #define LEASE_COLUMN_COUNT 11
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/pulse.h"
 #include "store/renew.h"
 
 #define KEYS_JOIN(alias)                                                                                               \
@@ -17,8 +18,10 @@
 // ORDER BY with FOR UPDATE locks in that order: the lock step runs on the sorted rows.
 static const struct db_stmt leases_stmt = {
     .name = "leases_lock",
-    .sql = "SELECT " LEASE_COLUMNS ", l.expires_at <= clock_timestamp() FROM stillhere.lease l" KEYS_JOIN(
-        "l") " ORDER BY l.room_id, l.user_id, l.session_id FOR UPDATE OF l",
+    .sql = "SELECT " LEASE_COLUMNS_ENDING(
+        CREDITED_END) ", " CREDITED_END " <= clock_timestamp()"
+                      " FROM stillhere.lease l" KEYS_JOIN(
+                          "l") " ORDER BY l.room_id, l.user_id, l.session_id FOR UPDATE OF l",
 };
 
 static const struct db_stmt tombstones_stmt = {
@@ -90,7 +93,8 @@ static PGresult *run_keys(struct db *db, const struct db_stmt *stmt, const struc
   return r;
 }
 
-enum db_status subjects_lock_leases(struct db *db, struct subject *subjects, size_t n) {
+/// @param[out] expired whether there is a lease that is over
+static enum db_status lock_leases(struct db *db, struct subject *subjects, size_t n, bool *expired) {
   enum db_status status;
   PGresult *r = run_keys(db, &leases_stmt, subjects, n, &status);
   size_t from = 0;
@@ -103,8 +107,25 @@ enum db_status subjects_lock_leases(struct db *db, struct subject *subjects, siz
     s->has_row = true;
     s->facts.state = db_bool(r, row, LEASE_COLUMN_COUNT) ? LEASE_EXPIRED : LEASE_LIVE;
     s->facts.revision = s->op->lease.revision;
+    *expired = *expired || s->facts.state == LEASE_EXPIRED;
   }
   PQclear(r);
+  return status;
+}
+
+enum db_status subjects_lock_leases(struct db *db, struct subject *subjects, size_t n, int64_t silence_ms) {
+  bool expired = false, doubt = false;
+  enum db_status status = lock_leases(db, subjects, n, &expired);
+  // After an outage the first heartbeats may be here before the sweeper.
+  if (status == DB_OK && expired && silence_ms > 0) {
+    status = pulse_doubt(db, silence_ms, &doubt);
+  }
+  if (status == DB_OK && doubt) {
+    status = pulse_settle(db, silence_ms);
+    if (status == DB_OK) {
+      status = lock_leases(db, subjects, n, &expired);
+    }
+  }
   return status;
 }
 

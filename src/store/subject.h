@@ -21,8 +21,10 @@ struct subject {
 
 void subjects_free(struct subject *subjects, size_t n);
 
-/// Locks the rows of lease and fills in state, revision and the op's lease.
-enum db_status subjects_lock_leases(struct db *db, struct subject *subjects, size_t n);
+/// Locks the rows of lease and fills in state, revision and the op's lease, whose expires_at has the credit for an
+/// outage in it (store/pulse.h).
+/// @param silence_ms for pulse_doubt(); 0: it is not asked
+enum db_status subjects_lock_leases(struct db *db, struct subject *subjects, size_t n, int64_t silence_ms);
 
 /// Locks the tombstones. State and revision come from them where there is no row of lease.
 enum db_status subjects_lock_tombstones(struct db *db, struct subject *subjects, size_t n);

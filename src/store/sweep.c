@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "store/pulse.h"
 #include "store/transition.h"
 
 // Reads the whole table rather than an index: an index on expires_at would end HOT for every heartbeat, and a scan of
@@ -17,7 +18,8 @@ static const struct db_stmt next_stmt = {
 
 static const struct db_stmt overdue_stmt = {
     .name = "sweep_overdue",
-    .sql = "SELECT room_id, user_id, session_id, revision FROM stillhere.lease WHERE expires_at <= clock_timestamp()"
+    .sql = "SELECT room_id, user_id, session_id, revision FROM stillhere.lease l WHERE expires_at <= clock_timestamp()"
+           " AND " CREDITED_END " <= clock_timestamp()"
            " AND (room_id, user_id, session_id) > ($2, $3, $4) ORDER BY room_id, user_id, session_id LIMIT $1",
 };
 
@@ -25,16 +27,17 @@ static const struct db_stmt overdue_stmt = {
 // meanwhile no longer has the revision that was read, and is left alone.
 static const struct db_stmt claim_stmt = {
     .name = "sweep_claim",
-    .sql = "WITH due AS (SELECT l.room_id, l.user_id, l.session_id, l.revision FROM stillhere.lease l"
-           " JOIN unnest($1::text[], $2::text[], $3::text[], $4::int8[]) AS i(room_id, user_id, session_id, revision)"
-           " ON l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"
-           " AND l.revision = i.revision WHERE l.expires_at <= clock_timestamp()"
-           " ORDER BY l.room_id, l.user_id, l.session_id FOR UPDATE OF l SKIP LOCKED),"
-           " gone AS (DELETE FROM stillhere.lease l USING due WHERE l.room_id = due.room_id AND l.user_id = due.user_id"
-           " AND l.session_id = due.session_id AND l.revision = due.revision AND l.expires_at <= clock_timestamp()"
-           " RETURNING l.room_id, l.user_id, l.session_id, l.revision, l.renewed_at, l.expires_at, l.request_id)"
-           " SELECT room_id, user_id, session_id, revision, renewed_at, expires_at, request_id FROM gone"
-           " ORDER BY expires_at, room_id, user_id, session_id",
+    .sql =
+        "WITH due AS (SELECT l.room_id, l.user_id, l.session_id, l.revision FROM stillhere.lease l"
+        " JOIN unnest($1::text[], $2::text[], $3::text[], $4::int8[]) AS i(room_id, user_id, session_id, revision)"
+        " ON l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"
+        " AND l.revision = i.revision WHERE l.expires_at <= clock_timestamp() AND " CREDITED_END " <= clock_timestamp()"
+        " ORDER BY l.room_id, l.user_id, l.session_id FOR UPDATE OF l SKIP LOCKED),"
+        " gone AS (DELETE FROM stillhere.lease l USING due WHERE l.room_id = due.room_id AND l.user_id = due.user_id"
+        " AND l.session_id = due.session_id AND l.revision = due.revision AND l.expires_at <= clock_timestamp()"
+        " RETURNING l.room_id, l.user_id, l.session_id, l.revision, l.renewed_at, l.expires_at, l.request_id)"
+        " SELECT room_id, user_id, session_id, revision, renewed_at, expires_at, request_id FROM gone"
+        " ORDER BY expires_at, room_id, user_id, session_id",
 };
 
 // now() is the start of this one statement; unlike clock_timestamp() it can be looked up in the index. What is listed
@@ -128,9 +131,17 @@ void overdue_free(struct overdue *list, size_t n) {
 struct claim {
   const struct overdue *list;
   size_t n;
-  int64_t offline_grace_ms;
+  int64_t offline_grace_ms, silence_ms;
   struct written *written;
 };
+
+/// The last step of a transaction that has ended something. Where nobody could renew meanwhile, the database frozen in
+/// the middle of it, it counts as if the database had been away, which it was: the next sweep looks anew.
+static enum db_status sure(struct db *db, const struct claim *c) {
+  bool doubt = false;
+  enum db_status status = pulse_doubt(db, c->silence_ms, &doubt);
+  return status == DB_OK && doubt ? DB_LOST : status;
+}
 
 static const char *o_room(const void *list, size_t i) {
   return ((const struct overdue *)list)[i].room_id;
@@ -173,6 +184,9 @@ static enum db_status expire_work(struct db *db, void *ctx) {
   if (status == DB_OK) {
     status = transitions_write(db, c->offline_grace_ms, &t, c->written);
   }
+  if (status == DB_OK) {
+    status = sure(db, c);
+  }
   transitions_free(&t);
   PQclear(r);
   return status;
@@ -186,10 +200,12 @@ static enum db_status run(struct db *db, enum db_status (*work)(struct db *, voi
   return status;
 }
 
-enum db_status sweep_expire(struct db *db, int64_t offline_grace_ms, const struct overdue *list, size_t n,
-                            struct written *written) {
-  return run(db, expire_work,
-             &(struct claim){.list = list, .n = n, .offline_grace_ms = offline_grace_ms, .written = written});
+enum db_status sweep_expire(struct db *db, int64_t offline_grace_ms, int64_t silence_ms, const struct overdue *list,
+                            size_t n, struct written *written) {
+  return run(
+      db, expire_work,
+      &(struct claim){
+          .list = list, .n = n, .offline_grace_ms = offline_grace_ms, .silence_ms = silence_ms, .written = written});
 }
 
 static enum db_status go_offline_work(struct db *db, void *ctx) {
@@ -201,10 +217,14 @@ static enum db_status go_offline_work(struct db *db, void *ctx) {
     (void)transitions_add(&t, EVENT_USER_OFFLINE, &key);
   }
   enum db_status status = transitions_write(db, 0, &t, c->written);
+  if (status == DB_OK) {
+    status = sure(db, c);
+  }
   transitions_free(&t);
   return status;
 }
 
-enum db_status sweep_go_offline(struct db *db, const struct overdue *list, size_t n, struct written *written) {
-  return run(db, go_offline_work, &(struct claim){.list = list, .n = n, .written = written});
+enum db_status sweep_go_offline(struct db *db, int64_t silence_ms, const struct overdue *list, size_t n,
+                                struct written *written) {
+  return run(db, go_offline_work, &(struct claim){.list = list, .n = n, .silence_ms = silence_ms, .written = written});
 }

@@ -28,9 +28,11 @@ void overdue_free(struct overdue *list, size_t n);
 /// Claims each by a conditional delete on its exact revision and `expires_at <= clock_timestamp()`; for those won, the
 /// delete, the tombstone, the room revision, the event and last-seen are one transaction. Rows that others hold locked
 /// or have renewed, deleted or ended meanwhile are passed over.
+/// A lease that has an outage to its credit (store/pulse.h) is passed over too.
+/// @param silence_ms where the pulse is older than this in the end, nothing has happened and it is DB_LOST
 /// @param[out] written the events, and an expiry for each lease that ended here
-enum db_status sweep_expire(struct db *db, int64_t offline_grace_ms, const struct overdue *list, size_t n,
-                            struct written *written);
+enum db_status sweep_expire(struct db *db, int64_t offline_grace_ms, int64_t silence_ms, const struct overdue *list,
+                            size_t n, struct written *written);
 
 /// Lists the users whose grace is over on the database's clock, at most @a max, ordered and after @a after as above;
 /// session_id is NULL in them, and revision 0.
@@ -39,7 +41,9 @@ enum db_status sweep_offlines(struct db *db, size_t max, const struct overdue *a
                               int64_t *next_us);
 
 /// Carries the listed offlines out, those that still stand under the lock of their room, in one transaction.
-enum db_status sweep_go_offline(struct db *db, const struct overdue *list, size_t n, struct written *written);
+/// @a silence_ms as above.
+enum db_status sweep_go_offline(struct db *db, int64_t silence_ms, const struct overdue *list, size_t n,
+                                struct written *written);
 
 /// Prunes events older than @a max_age_ms or beyond the newest @a max_count of their room, raising the room's
 /// pruned_revision in the same transaction; and tombstones older than @a tombstone_age_ms. Bounded work a call.

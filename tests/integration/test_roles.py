@@ -17,6 +17,8 @@ GRANTS = {
     "last_seen": "SELECT",
     "lease": "DELETE INSERT SELECT UPDATE",
     "member": "INSERT SELECT UPDATE",
+    "outage": "DELETE INSERT SELECT UPDATE",
+    "pulse": "SELECT UPDATE",
     "room": "INSERT SELECT UPDATE",
     "room_last_seen": "INSERT SELECT UPDATE",
     "room_user": "DELETE INSERT SELECT UPDATE",
