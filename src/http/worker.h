@@ -39,7 +39,7 @@ struct worker {
   const struct service *service;
   struct mailbox mailbox;
   struct write_outbox outbox; ///< its thread's; sent at the end of each turn of the loop
-  struct worker_loop *loop; ///< private to worker.c
+  struct worker_loop *loop;   ///< private to worker.c
 };
 
 /// @return NULL when a resource is missing (logged)

@@ -2,13 +2,12 @@
 """Outages are not silence (CONTRACT §3): time in which nobody could renew is credited to who was there when it began,
 once, and to nobody else."""
 
-import os
 import signal
 
+from harness import LONG
 from harness.case import SLOW, Case, lease, sql, time
 
 ANY = [r"."]
-LONG = os.environ.get("TEST_LONG") == "1"
 
 
 class Credit(Case):

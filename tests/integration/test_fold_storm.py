@@ -71,7 +71,7 @@ class FoldStorm(Case):
         first = self.head(room)
         self.grant(room, "two", user="two")
         second = self.head(room)
-        reply = self.poll(self.base, room, first)
+        reply = self.poll(self.base, room, first, fresh=True)  # among those who watch
         took = time.monotonic() - began
         self.assertEqual(self.ok(reply)["revision"], second)
         self.near(took, self.WINDOW * 0.6, self.WINDOW + 0.5 * SLOW, "the end of the window")

@@ -404,8 +404,9 @@ class Writer(Seen):
             was, now = [[int(n) for n in t.split("|")] for t in (text, self.q(counts % table))]
             updated, hot = now[0] - was[0], now[1] - was[1]
             self.assertGreater(updated, 2000, table)
-            # An index on the time would make it 0. On a busy machine an old snapshot keeps a page full now and then.
-            self.assertGreater(hot / updated, 0.75, table)
+            # Alone it is 0.99, and an index on the time would make it 0. What other tests leave running in this database
+            # keeps pages full for a while.
+            self.assertGreater(hot / updated, 0.4, table)
 
 
 class Stops(Seen):

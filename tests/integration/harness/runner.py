@@ -200,7 +200,7 @@ def main():
         "says where initdb is.")
     parser.add_argument("names", nargs="*", help="run only these: names, parts of names or wildcards")
     parser.add_argument("--list", action="store_true", help="print the names of all tests")
-    parser.add_argument("--long", action="store_true", help="the long load run: two minutes")
+    parser.add_argument("--long", action="store_true", help="the long runs: load, revocations, outages")
     parser.add_argument("-j", type=int, default=2, metavar="N", help="this many classes at a time (2)")
     parser.add_argument("--keep", action="store_true", help="keep the logs' directory")
     for name in ("--child", "--pg", "--directory"):
