@@ -55,7 +55,7 @@
 #define CURSORS_ROOM_MAX 2000
 #define CURSORS_TOTAL_MAX 20000
 /// Descriptors beside the clients' connections: database, event loops, logs, and some in reserve.
-#define DESCRIPTORS_RESERVED ((rlim_t)64)
+#define DESCRIPTORS_RESERVED ((rlim_t)(64 + 4 * TAIL_WORKERS_MAX))
 
 // The steps of stopping. Their sum stays below SERVER_STOP_S.
 #define STOP_REQUESTS_MS 3000
@@ -354,6 +354,8 @@ static void stop(struct server *s) {
   for (unsigned i = 0; i < s->n_workers; i++)
     worker_stop(s->workers[i], deadline_us);
   writer_free(s->service.writer);
+  reader_free(s->service.readers);
+  reader_free(s->service.changers);
   if (s->listener != NULL)
     listener_stop(s->listener);
   cursor_bus_stop(s->cursor_bus);

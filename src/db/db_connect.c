@@ -205,7 +205,7 @@ static enum db_status set_up(struct db *db) {
                    "SET statement_timeout = %d; SET lock_timeout = %d; "
                    "SET idle_in_transaction_session_timeout = '10s'; SET TimeZone = 'UTC'; "
                    "SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; "
-                   "SET synchronous_commit = on%s",
+                   "SET synchronous_commit = on; SET jit = off%s",
                    db->options->statement_timeout_ms, db->options->lock_timeout_ms, db->options->by_key ? by_key : "");
   return n < 0 || (size_t)n >= sizeof sql ? DB_FAILED : db_script(db, sql);
 }

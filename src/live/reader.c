@@ -125,6 +125,7 @@ struct reader_pool *reader_start(const struct db_options *db, int threads, size_
     if (pthread_create(&pool->threads[pool->n_threads], NULL, reader_main, pool) != 0) {
       log_error("a reader thread could not be started");
       reader_stop(pool);
+      reader_free(pool);
       return NULL;
     }
   }
@@ -161,6 +162,11 @@ void reader_stop(struct reader_pool *pool) {
     job->status = DB_LOST;
     mailbox_post(job->reply_to, &job->mail);
   }
+}
+
+void reader_free(struct reader_pool *pool) {
+  if (!pool)
+    return;
   pthread_cond_destroy(&pool->changed);
   pthread_mutex_destroy(&pool->lock);
   free(pool);

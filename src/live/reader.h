@@ -32,7 +32,10 @@ struct reader_pool *reader_start(const struct db_options *db, int threads, size_
 /// Any thread. @return false when the queue is full or the pool is stopping (503); the job is then still the caller's
 bool reader_submit(struct reader_pool *pool, struct read_job *job);
 
-/// Gives back what is queued (DB_LOST), joins and frees. Main thread.
+/// Gives back what is queued (DB_LOST) and joins; from then on reader_submit() refuses. Main thread. NULL is fine.
 void reader_stop(struct reader_pool *pool);
+
+/// Frees a stopped pool, when nobody can submit any more. NULL is fine.
+void reader_free(struct reader_pool *pool);
 
 #endif

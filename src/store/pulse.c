@@ -14,19 +14,21 @@
 // No row when the pulse has stood still for too long, or lies in the future.
 static const struct db_stmt beat_stmt = {
     .name = "pulse_beat",
-    .sql = "UPDATE stillhere.pulse SET alive_at = clock_timestamp() WHERE alive_at BETWEEN clock_timestamp() -"
+    .sql = "UPDATE stillhere.pulse SET alive_at = clock_timestamp() WHERE one AND alive_at BETWEEN clock_timestamp() -"
            " $1 * interval '1 ms' AND clock_timestamp() RETURNING (SELECT max(ended_at) FROM stillhere.outage)",
 };
 
-static const struct db_stmt lock_stmt = {.name = "pulse_lock", .sql = "SELECT 1 FROM stillhere.pulse FOR UPDATE"};
+static const struct db_stmt lock_stmt = {.name = "pulse_lock",
+                                         .sql = "SELECT 1 FROM stillhere.pulse WHERE one FOR UPDATE"};
 
 // The clock is read with the row locked. A pulse that is not late, since somebody else was here first, writes nothing.
 static const struct db_stmt record_stmt = {
     .name = "pulse_record",
-    .sql = "WITH p AS (SELECT alive_at, t.now FROM stillhere.pulse, (SELECT clock_timestamp() AS now OFFSET 0) t),"
+    .sql = "WITH p AS (SELECT alive_at, t.now FROM stillhere.pulse, (SELECT clock_timestamp() AS now OFFSET 0) t"
+           " WHERE one),"
            " o AS (INSERT INTO stillhere.outage (began_at, ended_at) SELECT alive_at, now FROM p"
            " WHERE now - alive_at > $1 * interval '1 ms' ON CONFLICT DO NOTHING RETURNING began_at, ended_at),"
-           " u AS (UPDATE stillhere.pulse SET alive_at = p.now FROM p)"
+           " u AS (UPDATE stillhere.pulse SET alive_at = p.now FROM p WHERE one)"
            " SELECT coalesce((SELECT extract(epoch FROM ended_at - began_at) * 1000 FROM o)::int8, 0),"
            " p.alive_at > p.now FROM p",
 };
@@ -57,7 +59,7 @@ static const struct db_stmt newest_stmt = {.name = "outage_newest",
 static const struct db_stmt doubt_stmt = {
     .name = "pulse_doubt",
     .sql = "SELECT clock_timestamp() - p.alive_at > $1 * interval '1 ms'"
-           " OR EXISTS (SELECT FROM stillhere.outage o WHERE o.ended_at >= now()) FROM stillhere.pulse p",
+           " OR EXISTS (SELECT FROM stillhere.outage o WHERE o.ended_at >= now()) FROM stillhere.pulse p WHERE p.one",
 };
 
 static const struct db_stmt credit_stmt = {

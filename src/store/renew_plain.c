@@ -18,8 +18,9 @@ static const struct db_stmt renew_plain_stmt = {
     .name = "renew_plain",
     .sql = "UPDATE stillhere.lease AS l SET revision = coalesce(i.revision, l.revision + 1),"
            " prior_revision = l.revision, revision_given = i.revision IS NOT NULL, ttl_ms = i.ttl_ms,"
-           " renewed_at = t.now, expires_at = t.now + i.ttl_ms * interval '1 ms', request_id = i.request_id"
-           " FROM clock_timestamp() AS t(now), unnest($1::text[], $2::text[], $3::text[], $4::int8[], $5::int4[],"
+           " (renewed_at, expires_at) = (SELECT t.now, t.now + i.ttl_ms * interval '1 ms'"
+           " FROM clock_timestamp() AS t(now)), request_id = i.request_id"
+           " FROM unnest($1::text[], $2::text[], $3::text[], $4::int8[], $5::int4[],"
            " $6::text[], $7::text[]) WITH ORDINALITY"
            " AS i(room_id, user_id, session_id, revision, ttl_ms, meta, request_id, place)"
            " WHERE l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"

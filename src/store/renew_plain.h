@@ -16,8 +16,8 @@
 /// no op has a decision and nothing happened (DB_LOST: unknown; it is safe to run the same ops again).
 ///
 /// A lease is judged, and its times begin, when the statement comes to its row. Where it then waits for another
-/// transaction, lock_timeout at most, the lease is judged again if that one has changed it, and its times are so much
-/// older than the answer.
+/// transaction, lock_timeout at most, both are done again if that one has changed the row; if it has not, the times are
+/// from before that wait.
 ///
 /// Not for rules with renewal_events: there a renewal writes more than its row.
 enum db_status store_renew_plain(struct db *db, const struct store_rules *rules, struct op *const *ops, size_t n);
