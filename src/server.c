@@ -159,6 +159,7 @@ static bool start_parts(struct server *s) {
       .db = &s->db[ROLE_SWEEPER],
       .sweep_interval_ms = c->sweep_interval_ms,
       .ttl_min_ms = c->ttl_min_ms,
+      .ttl_max_ms = c->ttl_max_ms,
       .offline_grace_ms = c->offline_grace_ms,
       .event_retention_ms = c->event_retention_ms,
       .event_retention_count = c->event_retention_count,

@@ -57,21 +57,36 @@ void jo_array_end(struct buf *b) {
   buf_putc(b, ']');
 }
 
-void jo_key(struct buf *b, const char *key) {
-  size_t len = strlen(key);
-  if (!buf_reserve(b, len + 4))
-    return;
-  bool comma = needs_comma(b);
+/// Makes room for a string of @a len bytes without escapes, the comma in front of it, its quotes and one byte more, and
+/// writes what stands before the first byte. @return where that goes, NULL when memory ran out
+static char *open_quoted(struct buf *b, size_t len) {
+  if (len > SIZE_MAX - 4)
+    b->failed = true;
+  if (!buf_reserve(b, b->failed ? 0 : len + 4))
+    return NULL;
   char *at = b->data + b->len;
-  if (comma)
+  if (needs_comma(b))
     *at++ = ',';
   *at++ = '"';
+  return at;
+}
+
+/// Everything before @a at has been written.
+static void close_at(struct buf *b, char *at) {
+  *at = '\0';
+  b->len = (size_t)(at - b->data);
+}
+
+void jo_key(struct buf *b, const char *key) {
+  size_t len = strlen(key);
+  char *at = open_quoted(b, len);
+  if (at == NULL)
+    return;
   memcpy(at, key, len);
   at += len;
   *at++ = '"';
   *at++ = ':';
-  *at = '\0';
-  b->len = (size_t)(at - b->data);
+  close_at(b, at);
 }
 
 void jo_str(struct buf *b, const char *s) {
@@ -109,22 +124,15 @@ static void escape_rest(struct buf *b, const char *s, size_t len) {
 void jo_strn(struct buf *b, const char *s, size_t len) {
   // Replies are made of short strings without escapes: room for one is made once, and it is copied while it is looked
   // at.
-  if (len > SIZE_MAX - 4 || !buf_reserve(b, len + 3)) {
-    b->failed = true;
+  char *at = open_quoted(b, len);
+  if (at == NULL)
     return;
-  }
-  bool comma = needs_comma(b);
-  char *at = b->data + b->len;
-  if (comma)
-    *at++ = ',';
-  *at++ = '"';
   size_t i = 0;
   while (i < len && is_plain((unsigned char)s[i]))
     *at++ = s[i++];
   if (i == len)
     *at++ = '"';
-  *at = '\0';
-  b->len = (size_t)(at - b->data);
+  close_at(b, at);
   if (i < len)
     escape_rest(b, s + i, len - i);
 }

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/jsonout.h"
 #include "base/log.h"
 #include "base/metric.h"
@@ -205,8 +205,7 @@ static void await_lines(struct decision_log *log, int64_t not_before_us) {
     log->asleep = false;
   }
   while (!log->stopping && clock_mono_us() < not_before_us) {
-    struct timespec until = {.tv_sec = not_before_us / 1000000, .tv_nsec = not_before_us % 1000000 * 1000};
-    (void)pthread_cond_timedwait(&log->more, &log->lock, &until);
+    cond_wait_until(&log->more, &log->lock, not_before_us);
   }
 }
 
@@ -243,7 +242,8 @@ static void *log_main(void *arg) {
 
 struct decision_log *decision_log_start(int fd, enum decision_log_level level, const char *instance) {
   struct decision_log *log = calloc(1, sizeof *log);
-  if (log == NULL) {
+  if (log == NULL || !cond_init(&log->more)) {
+    free(log);
     return NULL;
   }
   struct stat st;
@@ -251,12 +251,7 @@ struct decision_log *decision_log_start(int fd, enum decision_log_level level, c
   log->level = level;
   log->chunk = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? PENDING_MAX : PIPE_BUF;
   log->instance = strdup(instance);
-  pthread_condattr_t attr;
-  pthread_condattr_init(&attr);
-  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
   pthread_mutex_init(&log->lock, NULL);
-  pthread_cond_init(&log->more, &attr);
-  pthread_condattr_destroy(&attr);
   if (log->instance == NULL || pthread_create(&log->thread, NULL, log_main, log) != 0) {
     pthread_cond_destroy(&log->more);
     pthread_mutex_destroy(&log->lock);

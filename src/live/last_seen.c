@@ -3,9 +3,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 #include "base/metric.h"
 #include "base/rand.h"
@@ -168,8 +168,7 @@ static bool wait_until(struct last_seen *ls, int64_t due_us) {
       break;
     }
     int64_t until_us = due_us < now_us + TICK_US ? due_us : now_us + TICK_US;
-    struct timespec until = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
-    (void)pthread_cond_timedwait(&ls->wake, &ls->lock, &until);
+    cond_wait_until(&ls->wake, &ls->lock, until_us);
   }
   bool yes = ls->stopping;
   pthread_mutex_unlock(&ls->lock);
@@ -196,16 +195,6 @@ static void *last_seen_main(void *arg) {
     log_warning("last seen: %zu times could not be written before the stop; their leases carry them", left);
   }
   return NULL;
-}
-
-static bool cond_init(pthread_cond_t *cond) {
-  pthread_condattr_t attr;
-  if (pthread_condattr_init(&attr) != 0) {
-    return false;
-  }
-  bool ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 && pthread_cond_init(cond, &attr) == 0;
-  pthread_condattr_destroy(&attr);
-  return ok;
 }
 
 struct last_seen *last_seen_start(const struct db_options *db, int64_t flush_ms) {

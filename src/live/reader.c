@@ -3,9 +3,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 
 // How long a job waits before it asks again for a connection.
@@ -24,10 +24,9 @@ struct reader_pool {
 
 // Waits until then, or until the pool stops. Returns whether it stops.
 static bool pause_until(struct reader_pool *pool, int64_t due_us) {
-  struct timespec due = {.tv_sec = due_us / 1000000, .tv_nsec = due_us % 1000000 * 1000};
   pthread_mutex_lock(&pool->lock);
   while (!pool->stopping && clock_mono_us() < due_us)
-    pthread_cond_timedwait(&pool->changed, &pool->lock, &due);
+    cond_wait_until(&pool->changed, &pool->lock, due_us);
   bool stopping = pool->stopping;
   pthread_mutex_unlock(&pool->lock);
   return stopping;
@@ -99,16 +98,6 @@ static void *reader_main(void *arg) {
   }
   db_free(db);
   return NULL;
-}
-
-// Waits on the monotonic clock, as all deadlines are on it.
-static bool cond_init(pthread_cond_t *cond) {
-  pthread_condattr_t attr;
-  if (pthread_condattr_init(&attr) != 0)
-    return false;
-  bool ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 && pthread_cond_init(cond, &attr) == 0;
-  pthread_condattr_destroy(&attr);
-  return ok;
 }
 
 struct reader_pool *reader_start(const struct db_options *db, int threads, size_t max_queued) {

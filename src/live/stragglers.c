@@ -9,11 +9,11 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 
 /// When an op that met a lock is tried again, and when anything is after the database went away.
@@ -205,8 +205,7 @@ static struct straggler *next_straggler(struct stragglers *s) {
     if (wake_us == INT64_MAX) {
       pthread_cond_wait(&s->more, &s->lock);
     } else {
-      struct timespec until = {.tv_sec = wake_us / 1000000, .tv_nsec = wake_us % 1000000 * 1000};
-      pthread_cond_timedwait(&s->more, &s->lock, &until);
+      cond_wait_until(&s->more, &s->lock, wake_us);
     }
   }
   pthread_mutex_unlock(&s->lock);
@@ -233,16 +232,12 @@ static void *stragglers_main(void *arg) {
 
 struct stragglers *stragglers_start(const struct writer_options *options) {
   struct stragglers *s = calloc(1, sizeof *s);
-  if (s == NULL) {
+  if (s == NULL || !cond_init(&s->more)) {
+    free(s);
     return NULL;
   }
   s->options = options;
-  pthread_condattr_t attr;
-  pthread_condattr_init(&attr);
-  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->more, &attr);
-  pthread_condattr_destroy(&attr);
   if (pthread_create(&s->thread, NULL, stragglers_main, s) != 0) {
     pthread_cond_destroy(&s->more);
     pthread_mutex_destroy(&s->lock);

@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
+#include "base/cond.h"
 #include "base/log.h"
 #include "live/commit.h"
 #include "store/pulse.h"
@@ -36,6 +36,9 @@
 
 /// Leases that get their credit in one statement.
 #define CREDIT_MAX 5000
+
+/// Our idea of the database's clock may trail by less than this.
+#define CREDIT_SLACK_US INT64_C(60000000)
 
 struct sweeper {
   struct sweeper_options options;
@@ -77,10 +80,14 @@ static bool begin_sweep(struct sweeper *s) {
   if (!beat(s)) {
     return false;
   }
-  bool more = s->outage_us != TIME_MINUS_INFINITY;
-  if (more && pulse_credit_graces(s->db, s->options.offline_grace_ms) != DB_OK) {
+  if (s->outage_us == TIME_MINUS_INFINITY) {
+    return true;
+  }
+  if (pulse_credit_graces(s->db, s->options.offline_grace_ms) != DB_OK) {
     return false;
   }
+  // The look goes through all leases, so it ends with the last one that was there when the outage was.
+  bool more = clock_db_us() - s->outage_us < s->options.ttl_max_ms * 1000 + CREDIT_SLACK_US;
   while (more && !stopping(s)) {
     if (pulse_credit_leases(s->db, s->outage_us, CREDIT_MAX, &more) != DB_OK) {
       return false;
@@ -210,16 +217,10 @@ static int64_t pause_ms(const struct sweeper *s, int64_t next_us) {
 }
 
 static void wait(struct sweeper *s, int64_t ms) {
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += ms / 1000;
-  until.tv_nsec += ms % 1000 * 1000000L;
-  if (until.tv_nsec >= 1000000000L) {
-    until.tv_sec++;
-    until.tv_nsec -= 1000000000L;
-  }
+  int64_t due_us = clock_mono_us() + ms * 1000;
   pthread_mutex_lock(&s->lock);
-  while (!s->stopping && pthread_cond_timedwait(&s->wake, &s->lock, &until) == 0) {
+  while (!s->stopping && clock_mono_us() < due_us) {
+    cond_wait_until(&s->wake, &s->lock, due_us);
   }
   pthread_mutex_unlock(&s->lock);
 }
@@ -240,18 +241,14 @@ static void *sweeper_main(void *arg) {
 
 struct sweeper *sweeper_start(const struct sweeper_options *options) {
   struct sweeper *s = calloc(1, sizeof *s);
-  if (s == NULL) {
+  if (s == NULL || !cond_init(&s->wake)) {
+    free(s);
     return NULL;
   }
   s->options = *options;
   s->outage_us = TIME_MINUS_INFINITY;
   s->db = db_new(options->db);
-  pthread_condattr_t attr;
-  pthread_condattr_init(&attr);
-  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->wake, &attr);
-  pthread_condattr_destroy(&attr);
   if (s->db == NULL || pthread_create(&s->thread, NULL, sweeper_main, s) != 0) {
     db_free(s->db);
     pthread_cond_destroy(&s->wake);

@@ -13,6 +13,7 @@ struct sweeper_options {
   const struct db_options *db;
   int64_t sweep_interval_ms;
   int64_t ttl_min_ms; ///< no lease that is granted or renewed from now on ends sooner than this
+  int64_t ttl_max_ms; ///< none that was live at some moment is live so long after it, if it is not renewed
   int64_t offline_grace_ms;
   int64_t event_retention_ms, event_retention_count, tombstone_retention_ms;
   struct tail *tail;

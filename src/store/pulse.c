@@ -175,10 +175,6 @@ enum db_status pulse_settle(struct db *db, int64_t silence_ms) {
 }
 
 enum db_status pulse_credit_leases(struct db *db, int64_t outage_us, size_t max, bool *more) {
-  *more = false;
-  if (outage_us == TIME_MINUS_INFINITY) {
-    return DB_OK;
-  }
   struct db_params p = {0};
   PGresult *r = NULL;
   db_p_int8(&p, (int64_t)max);

@@ -34,7 +34,7 @@ enum db_status pulse_doubt(struct db *db, int64_t silence_ms, bool *doubt);
 enum db_status pulse_settle(struct db *db, int64_t silence_ms);
 
 /// Writes the credit of up to @a max leases that are over, or will be within seconds, into their expires_at.
-/// @param outage_us from pulse_beat(). @param[out] more whether there are more
+/// @param outage_us from pulse_beat(), where there was one. @param[out] more whether there are more; set on DB_OK
 enum db_status pulse_credit_leases(struct db *db, int64_t outage_us, size_t max, bool *more);
 
 /// Gives users who were about to go offline when an outage began its length, once. Before graces are ended.

@@ -54,18 +54,6 @@ static int64_t op_at_given(const void *ops, size_t i) {
   return ((struct op *const *)ops)[i]->revision_given;
 }
 
-static int64_t op_at_ttl(const void *ops, size_t i) {
-  return ((struct op *const *)ops)[i]->ttl_ms;
-}
-
-static const char *op_at_meta(const void *ops, size_t i) {
-  return ((struct op *const *)ops)[i]->meta;
-}
-
-static const char *op_at_request_id(const void *ops, size_t i) {
-  return ((struct op *const *)ops)[i]->request_id;
-}
-
 static const char *string_at(const void *list, size_t i) {
   return ((const char *const *)list)[i];
 }

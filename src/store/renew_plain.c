@@ -38,18 +38,6 @@ static int64_t op_at_revision(const void *ops, size_t i) {
   return op->revision_given ? op->revision : INT64_MIN;
 }
 
-static int64_t op_at_ttl(const void *ops, size_t i) {
-  return ((struct op *const *)ops)[i]->ttl_ms;
-}
-
-static const char *op_at_meta(const void *ops, size_t i) {
-  return ((struct op *const *)ops)[i]->meta;
-}
-
-static const char *op_at_request_id(const void *ops, size_t i) {
-  return ((struct op *const *)ops)[i]->request_id;
-}
-
 /// How many elements of the array of metas are worth sending: all, or none where nobody gives one. unnest() fills up.
 static size_t metas(struct op *const *ops, size_t n) {
   for (size_t i = 0; i < n; i++) {

@@ -73,6 +73,18 @@ const char *op_at_session(const void *ops, size_t i) {
   return ((struct op *const *)ops)[i]->key.session_id;
 }
 
+int64_t op_at_ttl(const void *ops, size_t i) {
+  return ((struct op *const *)ops)[i]->ttl_ms;
+}
+
+const char *op_at_meta(const void *ops, size_t i) {
+  return ((struct op *const *)ops)[i]->meta;
+}
+
+const char *op_at_request_id(const void *ops, size_t i) {
+  return ((struct op *const *)ops)[i]->request_id;
+}
+
 struct op *ops_find_next(struct op *const *ops, size_t n, size_t *from, const struct lease_key *key) {
   for (size_t i = *from; i < n; i++) {
     int d = lease_key_compare(&ops[i]->key, key);

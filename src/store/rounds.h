@@ -23,6 +23,9 @@ void rounds_free(struct rounds *rounds);
 const char *op_at_room(const void *ops, size_t i);
 const char *op_at_user(const void *ops, size_t i);
 const char *op_at_session(const void *ops, size_t i);
+int64_t op_at_ttl(const void *ops, size_t i);
+const char *op_at_meta(const void *ops, size_t i);
+const char *op_at_request_id(const void *ops, size_t i);
 
 /// The op in ops[*from … n-1], sorted by key, that has @a key; moves *from past it. Results of one statement come in
 /// the order of its sorted input, so a whole result costs one walk. @return NULL when there is none (nothing moves
