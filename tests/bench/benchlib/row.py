@@ -162,7 +162,8 @@ class Row:
         if self.fault:
             return NOT
         all_of_them = {c.verdict for c in self.checks if c.verdict}
-        return next((v for v in (SHORT, NOT) if v in all_of_them), OK if all_of_them else NOT)
+        whole = all_of_them or not any(side.fault for side in self.sides)  # a row may have no target
+        return next((v for v in (SHORT, NOT) if v in all_of_them), OK if whole else NOT)
 
     def document(self):
         out = {"name": self.name, "work": self.work, "unit": self.unit, "verdict": self.verdict, "notes": self.notes,

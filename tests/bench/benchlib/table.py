@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of the table, in its order, and how each is called."""
 
-from . import crash, rows_beat, rows_expiry, rows_watch
+from . import crash, rows_beat, rows_expiry, rows_storage, rows_watch
 
 #: name, work, unit of its sides, function
 ROWS = (
@@ -9,6 +9,7 @@ ROWS = (
      rows_beat.heartbeats),
     ("jwt", "the same with auth=jwt", "1/s", rows_beat.jwt),
     ("batches", "batch heartbeats, 100 a request", "1/s", rows_beat.batches),
+    ("storage", "what PostgreSQL alone takes on, one connection, 26 renewals a commit", "1/s", rows_storage.storage),
     ("parked", "heartbeats while polls are parked", "1/s", rows_beat.parked),
     ("million", "heartbeats with 1 000 000 live leases", "1/s", rows_beat.million),
     ("latency", "heartbeat latency at a quarter of the load", "ms", rows_beat.latency),
