@@ -14,8 +14,8 @@
 
 /// One command of a pipeline, in the order of its results.
 struct sent {
-  const struct db_stmt *stmt; ///< NULL: BEGIN
-  int step;                   ///< whose result it is; -1: of a preparation or BEGIN
+  const struct db_stmt *stmt; ///< NULL: BEGIN, or the settings of a transaction
+  int step;                   ///< whose result it is; -1: of a preparation, BEGIN or settings
 };
 
 bool db_wait(struct db *db, int64_t deadline_us, const char *what) {
@@ -77,29 +77,51 @@ static bool already_sent(const struct sent *sent, int n, const struct db_stmt *s
   return false;
 }
 
-/// Queues everything and the sync behind it. @return how many commands, -1 when libpq refused one
-static int send_steps(struct db *db, const struct db_step *steps, int n, struct sent *sent) {
-  static const struct db_params none;
+/// Queues one statement, prepared or not. @return false when libpq refused it
+static bool send_step(struct db *db, const struct db_stmt *stmt, const struct db_params *p) {
+  int formats[DB_PARAMS_MAX];
+  for (int k = 0; k < p->n; k++)
+    formats[k] = 1;
+  if (db->shared)
+    return PQsendQueryParams(db->conn, stmt->sql, p->n, p->types, p->values, p->lengths, formats, 1) != 0;
+  return PQsendQueryPrepared(db->conn, stmt->name, p->n, p->values, p->lengths, formats, 1) != 0;
+}
+
+/// Queues what comes before the first statement of a transaction. Without a BEGIN the whole pipeline is one transaction
+/// for the server, so that settings for one transaction hold to its end. @return how many commands, -1: refused
+static int send_beginning(struct db *db, struct sent *sent) {
+  bool first = db->begin_pending || !db->in_transaction;
   int count = 0;
-  if (PQenterPipelineMode(db->conn) == 0)
-    return -1;
   if (db->begin_pending) {
-    if (PQsendQueryParams(db->conn, "BEGIN", 0, NULL, NULL, NULL, NULL, 1) == 0)
+    if (PQsendQueryParams(db->conn, db->shared ? DB_BEGIN_SHARED : "BEGIN", 0, NULL, NULL, NULL, NULL, 1) == 0)
       return -1;
     sent[count++] = (struct sent){NULL, -1};
   }
+  if (first && db->shared) {
+    if (PQsendQueryParams(db->conn, db->settings, 0, NULL, NULL, NULL, NULL, 1) == 0)
+      return -1;
+    sent[count++] = (struct sent){NULL, -1};
+  }
+  return count;
+}
+
+/// Queues everything and the sync behind it. @return how many commands, -1 when libpq refused one
+static int send_steps(struct db *db, const struct db_step *steps, int n, struct sent *sent) {
+  static const struct db_params none;
+  if (PQenterPipelineMode(db->conn) == 0)
+    return -1;
+  int count = send_beginning(db, sent);
+  if (count < 0)
+    return -1;
   for (int i = 0; i < n; i++) {
     const struct db_stmt *stmt = steps[i].stmt;
     const struct db_params *p = steps[i].params != NULL ? steps[i].params : &none;
-    if (!is_prepared(db, stmt) && !already_sent(sent, count, stmt)) {
+    if (!db->shared && !is_prepared(db, stmt) && !already_sent(sent, count, stmt)) {
       if (PQsendPrepare(db->conn, stmt->name, stmt->sql, p->n, p->types) == 0)
         return -1;
       sent[count++] = (struct sent){stmt, -1};
     }
-    int formats[DB_PARAMS_MAX];
-    for (int k = 0; k < p->n; k++)
-      formats[k] = 1;
-    if (PQsendQueryPrepared(db->conn, stmt->name, p->n, p->values, p->lengths, formats, 1) == 0)
+    if (!send_step(db, stmt, p))
       return -1;
     sent[count++] = (struct sent){stmt, i};
   }
@@ -196,7 +218,7 @@ enum db_status db_pipeline(struct db *db, const struct db_step *steps, int n, PG
     return DB_FAILED;
   }
   PGresult *got[DB_PIPELINE_MAX] = {0};
-  struct sent sent[2 * DB_PIPELINE_MAX + 1];
+  struct sent sent[2 * DB_PIPELINE_MAX + 2];
   int count = send_steps(db, steps, n, sent);
   enum db_status status =
       count < 0 ? db_broke(db, steps[0].stmt->name, PQerrorMessage(db->conn)) : read_steps(db, sent, count, got);
@@ -259,7 +281,9 @@ enum db_status db_script_within(struct db *db, const char *sql, int timeout_ms) 
     return DB_LOST;
   int64_t deadline_us = clock_mono_us() + (int64_t)timeout_ms * 1000;
   if (db->begin_pending) {
-    enum db_status status = run_text(db, "BEGIN", deadline_us);
+    enum db_status status = run_text(db, db->shared ? DB_BEGIN_SHARED : "BEGIN", deadline_us);
+    if (status == DB_OK && db->shared)
+      status = run_text(db, db->settings, deadline_us);
     if (status != DB_OK)
       return status;
     db->begin_pending = false;

@@ -85,8 +85,16 @@ void db_free(struct db *db);
 /// own. On success the epoch has been read (db/epoch.h). @return DB_OK or DB_LOST
 enum db_status db_connect(struct db *db);
 
+/// Reads the database's clock and, when the tables are there, the epoch (db/epoch.h). A part of db_connect(); a
+/// connection that lives long asks again. Connected, and not inside a transaction. @return DB_LOST from a standby too
+enum db_status db_greet(struct db *db);
+
 /// Whether there is a connection that has not been seen broken.
 bool db_connected(const struct db *db);
+
+/// Whether a pooler is between us and the session of the newest connection. Statements work as ever then, but what
+/// belongs to a session (LISTEN) may not.
+bool db_shared(const struct db *db);
 
 /// Drops the connection; the next db_connect() makes a new one.
 void db_drop(struct db *db);

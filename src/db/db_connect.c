@@ -12,7 +12,6 @@
 #include "base/metric.h"
 #include "base/rand.h"
 #include "db/db_internal.h"
-#include "db/epoch.h"
 
 #define BACKOFF_FIRST_MS 100
 #define BACKOFF_MAX_MS 2000
@@ -194,22 +193,6 @@ static const char *finish(struct db *db, int64_t deadline_us) {
   return NULL;
 }
 
-/// What every session is set to. A pooler or a role may have other defaults.
-static enum db_status set_up(struct db *db) {
-  // Arrays of keys say nothing about how many they are until the plan is made anew each time, and a table that was just
-  // made has no statistics. Whoever works by key needs no planner to find out that the index is the way.
-  static const char by_key[] = "; SET plan_cache_mode = force_generic_plan; SET enable_hashjoin = off; "
-                               "SET enable_mergejoin = off; SET enable_seqscan = off; SET enable_bitmapscan = off";
-  char sql[640];
-  int n = snprintf(sql, sizeof sql,
-                   "SET statement_timeout = %d; SET lock_timeout = %d; "
-                   "SET idle_in_transaction_session_timeout = '10s'; SET TimeZone = 'UTC'; "
-                   "SET search_path = pg_catalog; SET default_transaction_isolation = 'read committed'; "
-                   "SET synchronous_commit = on; SET jit = off%s",
-                   db->options->statement_timeout_ms, db->options->lock_timeout_ms, db->options->by_key ? by_key : "");
-  return n < 0 || (size_t)n >= sizeof sql ? DB_FAILED : db_script(db, sql);
-}
-
 /// Whether an idle connection is still there: a server that went away has left a goodbye or an end in the socket.
 static bool alive(struct db *db) {
   if (!db_connected(db))
@@ -220,6 +203,9 @@ static bool alive(struct db *db) {
     if (PQconsumeInput(db->conn) == 0 || PQstatus(db->conn) != CONNECTION_OK)
       return false;
   }
+  // What somebody else's LISTEN on a shared session brings is for nobody here, and libpq would keep it for ever.
+  for (PGnotify *note; db->shared && (note = PQnotifies(db->conn)) != NULL;)
+    PQfreemem(note);
   return true;
 }
 
@@ -245,35 +231,9 @@ enum db_status db_connect(struct db *db) {
   if (why != NULL)
     return refused(db, why);
   db->connected_us = clock_mono_us();
-  if (set_up(db) != DB_OK || db_greet(db) != DB_OK)
+  if (db_set_up(db) != DB_OK || db_greet(db) != DB_OK)
     return refused(db, "the session could not be set up");
   db->backoff_ms = 0;
   metric_set(METRIC_DATABASE_UP, 1);
   return DB_OK;
-}
-
-/// The epoch of epoch.h: null on a standby, where there is no timeline to write on yet.
-static const struct db_stmt stmt_greet = {
-    "greet", "SELECT clock_timestamp(), to_regclass('stillhere.room') IS NOT NULL,"
-             " CASE WHEN pg_is_in_recovery() THEN NULL ELSE"
-             "  left(encode(sha256(convert_to(concat_ws(':',"
-             "   (SELECT system_identifier FROM pg_control_system()),"
-             "   left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),"
-             "   (SELECT oid FROM pg_database WHERE datname = current_database()),"
-             "   coalesce(to_regclass('stillhere.room')::oid, 0)), 'UTF8')), 'hex'), 16) END"};
-
-enum db_status db_greet(struct db *db) {
-  PGresult *r;
-  int64_t sent_us = clock_mono_us();
-  enum db_status status = db_run(db, &stmt_greet, NULL, &r);
-  if (status != DB_OK)
-    return status;
-  clock_db_sample(db_time(r, 0, 0), sent_us, clock_mono_us());
-  bool standby = db_null(r, 0, 2);
-  if (standby)
-    log_debug("the database server is in recovery");
-  else if (db_bool(r, 0, 1) && epoch_set(db_text(r, 0, 2)))
-    log_warning("the epoch of the database has changed: it was restored, moved or promoted");
-  PQclear(r);
-  return standby ? DB_LOST : DB_OK;
 }

@@ -9,6 +9,12 @@
 /// Different statements that one connection may use.
 #define DB_PREPARED_MAX 128
 
+/// BEGIN of a shared session: somebody may have left another level there.
+#define DB_BEGIN_SHARED "BEGIN ISOLATION LEVEL READ COMMITTED"
+
+/// Room for the settings of a session as one SQL text.
+#define DB_SETTINGS_MAX 1024
+
 /// How much later than the server our own deadline of a statement ends, so that the server's word comes first.
 #define DB_DEADLINE_EXTRA_MS 500
 
@@ -17,6 +23,12 @@ struct db {
   PGconn *conn; ///< NULL: none
   const struct db_stmt *prepared[DB_PREPARED_MAX];
   int n_prepared;
+
+  /// The session is not ours from one transaction to the next: a pooler is in between. Then nothing is prepared, and
+  /// each transaction brings its settings along.
+  bool shared;
+  bool lost_prepared;             ///< what had been prepared was once gone: taken as shared from then on
+  char settings[DB_SETTINGS_MAX]; ///< the statement that makes them, for one transaction; only where shared
 
   bool in_transaction; ///< inside db_transaction()
   bool begin_pending;  ///< BEGIN goes out with the next statement
@@ -48,7 +60,8 @@ bool db_wait(struct db *db, int64_t deadline_us, const char *what);
 /// db_script() with a deadline of its own.
 enum db_status db_script_within(struct db *db, const char *sql, int timeout_ms);
 
-/// Reads the database's clock and, when the tables are there, the epoch.
-enum db_status db_greet(struct db *db);
+/// Finds out whether the session of a new connection is shared, and sets it up: now where it is ours, with each
+/// transaction where it is not.
+enum db_status db_set_up(struct db *db);
 
 #endif

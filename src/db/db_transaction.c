@@ -24,6 +24,7 @@ static const struct {
     {"40P01", DB_RETRY, false},  // deadlock_detected
     {"40003", DB_LOST, true},    // statement_completion_unknown
     {"26000", DB_RETRY, true},   // a prepared statement is gone: somebody else's hands are on this session
+    {"42P05", DB_RETRY, true},   // or there is one that we have not made: likewise
     {"55P03", DB_LOCKED, false}, // lock_not_available
     {"08", DB_LOST, true},       // connection exceptions
     {"25006", DB_LOST, true},    // read_only_sql_transaction: a demoted server
@@ -87,6 +88,8 @@ enum db_status db_error(struct db *db, const PGresult *result, const char *what)
   } else {
     log_debug("statement %s: %s %s", what, sqlstate, message);
   }
+  if (sqlstate != NULL && (strcmp(sqlstate, "26000") == 0 || strcmp(sqlstate, "42P05") == 0))
+    db->lost_prepared = true;
   if (drop)
     db_drop(db);
   return status;

@@ -7,6 +7,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // a leaf
 static char current[EPOCH_SIZE];
+static int64_t flushed; // of the current epoch
 static atomic_uint generation;
 
 void epoch_get(char out[EPOCH_SIZE]) {
@@ -23,10 +24,26 @@ bool epoch_set(const char *epoch) {
   bool changed = current[0] != '\0' && (strncmp(current, epoch, len) != 0 || current[len] != '\0');
   memset(current, 0, sizeof current);
   memcpy(current, epoch, len);
-  if (changed)
+  if (changed) {
+    flushed = 0;
     atomic_fetch_add(&generation, 1);
+  }
   pthread_mutex_unlock(&lock);
   return changed;
+}
+
+void epoch_saw(const char *epoch, int64_t position) {
+  pthread_mutex_lock(&lock);
+  if (strcmp(current, epoch) == 0 && position > flushed)
+    flushed = position;
+  pthread_mutex_unlock(&lock);
+}
+
+void epoch_mark(struct epoch_mark *mark) {
+  pthread_mutex_lock(&lock);
+  memcpy(mark->epoch, current, EPOCH_SIZE);
+  mark->flushed = flushed;
+  pthread_mutex_unlock(&lock);
 }
 
 unsigned epoch_generation(void) {

@@ -106,6 +106,9 @@ static void hear(struct listener *l, const PGnotify *note) {
 static void stop_listening(struct listener *l) {
   atomic_store(&l->stands, false);
   tail_set_listening(l->tail, false);
+  // The session goes to the pooler's next client; as far as we still reach it, without what we have asked of it.
+  if (db_shared(l->listen_db) && db_connected(l->listen_db))
+    (void)db_script(l->listen_db, "UNLISTEN *");
   db_drop(l->listen_db);
 }
 
@@ -223,7 +226,8 @@ static void catch_up(struct listener *l) {
 }
 
 // The oid of a table says whether it is still the one that memory was filled from: an open connection outlives a
-// schema that is dropped and restored. A new connection reads the epoch.
+// schema that is dropped and restored. Another instance may have begun a new epoch, so it is read again as well; with
+// it comes how far the log is, which tells later whether the database was put back.
 static const struct db_stmt pulse_stmt = {
     "pulse", "SELECT clock_timestamp(), coalesce(to_regclass('stillhere.room')::oid::bigint, 0)"};
 
@@ -242,7 +246,7 @@ static enum db_status pulse(struct listener *l) {
   }
   l->room_table = now;
   if (before == 0 || before == now)
-    return DB_OK;
+    return db_greet(l->query_db);
   db_drop(l->query_db);
   return db_connect(l->query_db);
 }
