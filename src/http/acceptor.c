@@ -17,9 +17,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metric.h"
-#include "base/rand.h"
 #include "http/lifecycle.h"
 #include "http/peers.h"
+#include "http/turn_away.h"
 #include "http/unix_socket.h"
 #include "http/usher.h"
 
@@ -28,6 +28,9 @@
 #define PAUSE_MS 100
 /// The same complaint is not logged more often than this.
 #define COMPLAINT_US 5000000
+/// A client that for so long acknowledges nothing of what it is sent is cut by the kernel: it has vanished. One that is
+/// there and does not read is libmicrohttpd's timeout's.
+#define UNACKNOWLEDGED_MS 30000
 
 struct acceptor {
   const struct service *service;
@@ -48,38 +51,15 @@ static bool may_complain(int64_t *last_us) {
   return true;
 }
 
-/// Says 503 without reading and without waiting, and closes. Where TLS is spoken it can only close.
-static void turn_away(int fd, bool tls) {
-  if (tls) {
-    (void)close(fd);
-    return;
-  }
-  char id[REQUEST_ID_MAX + 1], body[320], reply[640];
-  request_id_make(id);
-  int body_len = snprintf(body, sizeof body,
-                          "{\"type\":\"urn:stillhere:problem:too_many_connections\",\"title\":\"Service Unavailable\","
-                          "\"status\":503,\"code\":\"too_many_connections\","
-                          "\"detail\":\"this server has as many connections as it takes\",\"request_id\":\"%s\"}",
-                          id);
-  int len = snprintf(reply, sizeof reply,
-                     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n"
-                     "Cache-Control: no-store\r\nX-Request-Id: %s\r\nRetry-After: %d\r\nConnection: close\r\n"
-                     "Content-Length: %d\r\n\r\n%s",
-                     id, 1 + (int)rand_below(3), body_len, body);
-  (void)send(fd, reply, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
-  (void)shutdown(fd, SHUT_WR);
-  // What has arrived is taken out: a close with unread data sends a reset, which can overtake the reply.
-  char request[4096];
-  (void)recv(fd, request, sizeof request, MSG_DONTWAIT);
-  (void)close(fd);
-}
-
 static void deal(struct acceptor *a, int fd, const struct sockaddr *addr, socklen_t len) {
   struct lifecycle *lifecycle = a->service->lifecycle;
   bool full = atomic_load(&lifecycle->connections) >= a->service->config->max_connections;
   if (full || !peers_enter(lifecycle->peers, addr)) {
     metric_add(full ? METRIC_LIMITED_CONNECTIONS : METRIC_LIMITED_PER_IP, 1);
-    turn_away(fd, a->service->tls != NULL);
+    if (a->service->tls != NULL)
+      (void)close(fd);
+    else
+      turn_away(fd, 503, "too_many_connections", "this server has as many connections as it takes");
     if (may_complain(&a->full_us))
       log_warning("connections are turned away: max_connections or max_connections_per_ip is reached");
     return;
@@ -132,7 +112,9 @@ static int listen_on(const struct addrinfo *address) {
   if (fd < 0)
     return -1;
   int on = 1;
+  unsigned timeout_ms = UNACKNOWLEDGED_MS;
   (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms); // connections inherit it
   if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
     return fd;
   int error = errno;

@@ -29,7 +29,8 @@ static void conn_started(struct worker_loop *loop, struct MHD_Connection *connec
   // libmicrohttpd does not look at the sockets of suspended requests, and in epoll mode it misses a FIN that arrives
   // together with the request. The pointer in the event is safe: connections are freed in MHD_run() only, and no event
   // is kept across it.
-  struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = conn};
+  // Over TLS the end of the client's side can come as data.
+  struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET | (conn->tls != NULL ? EPOLLIN : 0), .data.ptr = conn};
   if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, conn->fd, &event) != 0)
     log_warning("a connection cannot be watched for hang-up: %s", strerror(errno));
   conn_set_deadline(conn, clock_mono_us() + loop->worker->service->config->request_deadline_ms * 1000);
@@ -44,6 +45,9 @@ static void conn_closed(struct worker_loop *loop, struct MHD_Connection *connect
   metric_add(METRIC_CONNECTIONS, -1);
   if (conn == NULL)
     return;
+  // Where libmicrohttpd runs out of memory for a second time on one request it forgets to say that the request is over.
+  if (conn->request != NULL)
+    request_free(conn->request);
   tls_conn_end(conn);
   (void)epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
   heap_remove(&loop->conns, &conn->deadline);
@@ -92,6 +96,12 @@ void conn_client_closed(struct conn *conn) {
     conn_set_deadline(conn, clock_mono_us() + CLOSED_LINGER_US);
   else if (!conn->request->told_gone)
     request_wake(conn->request, WAKE_GONE);
+}
+
+void conn_event(struct conn *conn, uint32_t events) {
+  bool waits = conn->request != NULL && conn->request->counted_waiting;
+  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 || (waits && tls_conn_says_bye(conn)))
+    conn_client_closed(conn);
 }
 
 void conn_expire(struct worker_loop *loop, int64_t now_us) {

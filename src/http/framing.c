@@ -14,9 +14,9 @@
 struct headers {
   int hosts, lengths, codings, ids, encodings;
   const char *length, *coding, *id, *encoding;
-  bool odd_name, folded;
+  bool odd_name, folded, expects;
   bool has_nul;
-  const char *behind; ///< what stands behind the value before, where it does not end as a line does
+  const char *end; ///< of the value before, or of the request line
 };
 
 /// RFC 9110 token characters.
@@ -32,19 +32,32 @@ static bool is_token(const char *s) {
   return true;
 }
 
+#if MHD_VERSION < 0x00097700
+// These versions cut a value at a NUL that was sent within it, and take a line that begins with one for the end of the
+// head. They overwrite the ends of lines with NULs, and leave everything where it was received: so a NUL shows by the
+// place of what comes next.
+
+/// Whether the line that ends at @a end is followed by @a next at once.
+static bool adjoins(const char *end, const char *next) {
+  return next == end + 1 || (next == end + 2 && end[1] == '\0');
+}
+
+/// Whether the head ends with the empty line behind the last header.
+static bool ends(const char *end, const char *head_end) {
+  return adjoins(end, head_end - 1) || (head_end[-2] == '\0' && adjoins(end, head_end - 2));
+}
+#endif
+
 static enum MHD_Result gather(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
   (void)kind;
   struct headers *h = cls;
   if (value == NULL)
-    value = "";
+    return MHD_YES;
   if (!is_token(name))
     h->odd_name = true;
 #if MHD_VERSION < 0x00097700
-  // These versions cut a value at a NUL that was sent within it. They overwrite both bytes of the line's end, so what
-  // is not overwritten is the rest of the value; or, after a bare line feed, the next header or the empty line.
-  h->has_nul = h->has_nul || (h->behind != NULL && h->behind != name);
-  const char *end = value + strlen(value);
-  h->behind = *value != '\0' && end[1] != '\0' && end[1] != '\r' && end[1] != '\n' ? end + 1 : NULL;
+  h->has_nul = h->has_nul || !adjoins(h->end, name);
+  h->end = value + strlen(value);
   // A line that continues the header before it is appended to that header's *name* by these versions, in a copy further
   // up in the connection's memory; of an ordinary header the value follows the name.
   if ((uintptr_t)value < (uintptr_t)name)
@@ -61,6 +74,8 @@ static enum MHD_Result gather(void *cls, enum MHD_ValueKind kind, const char *na
   } else if (strcasecmp(name, "Content-Encoding") == 0) {
     h->encodings++;
     h->encoding = value;
+  } else if (strcasecmp(name, "Expect") == 0) {
+    h->expects = true;
   } else if (strcasecmp(name, "X-Request-Id") == 0) {
     h->ids++;
     h->id = value;
@@ -103,9 +118,29 @@ static void judge_size(const struct request *r, struct framing *f) {
     refuse(f, 431, "header_too_large", "the request line and the headers are longer than max_header_bytes");
 }
 
-void framing_read(struct request *r, const char *version, struct framing *framing) {
-  struct headers h = {0};
+/// Looks at the request line and behind the last header. @param method where the head begins
+static void find_nul(const struct request *r, const char *method, const char *version, struct headers *h) {
+#if MHD_VERSION < 0x00097700
+  const union MHD_ConnectionInfo *info =
+      MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+  const char *behind_method = method + strlen(method) + 1;
+  behind_method += strspn(behind_method, " ");
+  if (behind_method != r->received || r->received + strlen(r->target) + 1 != version)
+    h->has_nul = true;
+  if (info != NULL && !ends(h->end, method + info->header_size))
+    h->has_nul = true;
+#else
+  (void)r;
+  (void)method;
+  (void)version;
+  (void)h;
+#endif
+}
+
+void framing_read(struct request *r, const char *method, const char *version, struct framing *framing) {
+  struct headers h = {.end = version + strlen(version)};
   (void)MHD_get_connection_values(r->connection, MHD_HEADER_KIND, gather, &h);
+  find_nul(r, method, version, &h);
   cors_read(r);
   *framing = (struct framing){.has_body = h.codings > 0 || (h.lengths > 0 && strcmp(h.length, "0") != 0)};
   if (h.ids == 1 && request_id_sane(h.id, strlen(h.id)))
@@ -116,10 +151,13 @@ void framing_read(struct request *r, const char *version, struct framing *framin
   bool http_1_0 = strcmp(version, "HTTP/1.0") == 0;
   judge_size(r, framing);
   judge_body(&h, http_1_0, framing);
+  // Behind its 100 libmicrohttpd takes what the client sends next for a body, also where there is none.
+  if (h.expects && h.codings == 0 && framing->length == 0)
+    refuse(framing, 400, "bad_framing", "Expect is for requests with a body");
   if (h.folded)
     refuse(framing, 400, "bad_framing", "a header continues on a second line");
-  if (h.has_nul || h.behind != NULL)
-    refuse(framing, 400, "bad_framing", "a header has a NUL in it");
+  if (h.has_nul)
+    refuse(framing, 400, "bad_framing", "there is a NUL in the request line or in a header");
   if (h.odd_name)
     refuse(framing, 400, "bad_framing", "a header's name contains a character that is not allowed");
   if (h.hosts > 1 || (h.hosts == 0 && !http_1_0))

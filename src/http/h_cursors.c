@@ -176,11 +176,12 @@ static bool parse(struct request *r, struct cursor_watch *w) {
     request_problem(r, 400, "bad_parameter", "since", "since must be a seq in plain digits, at most 2^53-1");
     return false;
   }
-  if (wait != NULL && !strict_int(wait, strlen(wait), 0, INT32_MAX, &wait_ms)) {
+  if (wait != NULL && (wait[0] == '\0' || wait[strspn(wait, "0123456789")] != '\0')) {
     request_problem(r, 400, "bad_parameter", "wait_ms", "wait_ms must be milliseconds in plain digits");
     return false;
   }
-  if (wait_ms > config->longpoll_max_wait_ms)
+  // However many digits: what is longer than the longest wait is cut to it.
+  if (wait != NULL && !strict_int(wait, strlen(wait), 0, config->longpoll_max_wait_ms, &wait_ms))
     wait_ms = config->longpoll_max_wait_ms;
   w->wait_until_us = r->arrived_us + jitter_up(wait_ms, 16) * 1000;
   return true;

@@ -81,6 +81,9 @@ void conn_end_request(struct conn *conn);
 /// An epoll event says that the client has closed or half-closed.
 void conn_client_closed(struct conn *conn);
 
+/// An epoll event of the connection: it was closed, or over TLS something has come that may say so.
+void conn_event(struct conn *conn, uint32_t events);
+
 /// Shuts down what is past its deadline at @a now_us.
 void conn_expire(struct worker_loop *loop, int64_t now_us);
 
@@ -103,6 +106,9 @@ int tls_conn_certificate(struct gnutls_session_int *session, const gnutls_datum_
 
 /// Sends @a response, as much of it as the socket takes, and says that nothing more will come.
 void tls_conn_refuse(struct conn *conn, const char *response, size_t len);
+
+/// Whether what the client sent last is the end of its side (close_notify), while nobody reads from it.
+bool tls_conn_says_bye(const struct conn *conn);
 
 /// How often bytes have moved over TLS in this thread.
 uint64_t tls_conn_moves(void);
@@ -187,8 +193,8 @@ struct framing {
 };
 
 /// Reads the headers once; also takes the request id, the content encoding and the
-/// origin.
-void framing_read(struct request *r, const char *version, struct framing *framing);
+/// origin. @param method as libmicrohttpd gave it: the head begins there
+void framing_read(struct request *r, const char *method, const char *version, struct framing *framing);
 
 // -- query.c -------------------------------------------------------------------------------------------------------
 

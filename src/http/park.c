@@ -57,6 +57,8 @@ void request_park(struct request *r, int64_t deadline_us,
 void park_suspend(struct request *r) {
   MHD_suspend_connection(r->connection);
   r->suspended = true;
+  if (r->counted_waiting && !r->told_gone && tls_conn_says_bye(r->conn))
+    conn_client_closed(r->conn);
 }
 
 void request_wake(struct request *r, enum wake_reason reason) {

@@ -30,6 +30,7 @@ struct request *request_new(struct conn *conn, struct MHD_Connection *connection
   r->connection = connection;
   r->conn = conn;
   r->phase = PHASE_HEAD;
+  r->received = target;
   r->arrived_us = clock_mono_us();
   request_id_make(r->id);
   conn->loop->n_requests++;
@@ -122,7 +123,7 @@ static const struct refusal *judge(struct request *r, const char *method) {
 static enum MHD_Result read_head(struct request *r, const char *method, const char *version) {
   struct framing framing;
   r->head_only = strcmp(method, "HEAD") == 0;
-  framing_read(r, version, &framing);
+  framing_read(r, method, version, &framing);
   if (framing.status == 0 && framing.length > r->worker->service->config->max_body_bytes) {
     framing.status = 413;
     framing.code = "body_too_large";

@@ -71,8 +71,9 @@ struct request {
 
   // The HTTP room's own (http/inside.h).
   struct conn *conn;
-  char *target; ///< the request target as it was sent; the query's strings point into it
-  char *path;   ///< its path, still encoded
+  char *target;         ///< the request target as it was sent; the query's strings point into it
+  char *path;           ///< its path, still encoded
+  const char *received; ///< where libmicrohttpd keeps the target; only while the head is read
   char *raw_query;
   int phase; ///< enum request_phase
   int find;  ///< enum route_result

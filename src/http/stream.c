@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/stream.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,8 +24,6 @@
 #define BEHIND_BYTES (STREAM_BYTES_MAX / 4)
 /// What the kernel may hold for a client that does not read.
 #define SEND_BUFFER (128 * 1024)
-/// A host that has vanished sends neither FIN nor reset. The kernel gives up when a keep-alive is not acknowledged.
-#define UNACKNOWLEDGED_MS 30000
 
 /// Bytes that wait to be sent.
 struct piece {
@@ -182,11 +178,10 @@ bool stream_begin(struct request *r, const struct reply_headers *headers) {
   reply_queue(r, 200, response, "text/event-stream", headers);
   if (r->stream == NULL)
     return false;
-  unsigned timeout_ms = UNACKNOWLEDGED_MS;
+  // A host that has vanished sends neither FIN nor reset; a keep-alive that is not acknowledged tells (acceptor.c).
   int send_buffer = SEND_BUFFER;
-  if (setsockopt(r->conn->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms) != 0 ||
-      setsockopt(r->conn->fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer) != 0)
-    log_debug("a stream's socket keeps its own limits");
+  if (setsockopt(r->conn->fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer) != 0)
+    log_debug("a stream's socket keeps its own send buffer");
   return say_retry(r);
 }
 

@@ -11,6 +11,17 @@
 /// Each worker is one thread, so the thread's count is the worker's.
 static _Thread_local uint64_t moves;
 
+bool tls_conn_says_bye(const struct conn *conn) {
+  enum { ALERT = 21, APPLICATION_DATA = 23, HIDDEN_ALERT = 2 + 1 + 16 };
+  unsigned char head[5];
+  if (conn->tls == NULL || recv(conn->fd, head, sizeof head, MSG_PEEK | MSG_DONTWAIT) != (ssize_t)sizeof head)
+    return false;
+  // TLS 1.3 hides what a record is, but not its length: two bytes, their kind, and the tag. Nobody sends a request that
+  // begins with two bytes in a record of their own; if somebody does, the poll before it ends early.
+  return head[0] == ALERT || (head[0] == APPLICATION_DATA && head[3] == 0 && head[4] == HIDDEN_ALERT &&
+                              gnutls_protocol_get_version(conn->tls) == GNUTLS_TLS1_3);
+}
+
 uint64_t tls_conn_moves(void) {
   return moves;
 }

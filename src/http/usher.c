@@ -10,6 +10,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "http/turn_away.h"
 
 /// A client that connects and says nothing is not waited for any longer than this.
 #define PATIENCE_US 50000
@@ -28,12 +29,13 @@ struct silent {
 
 /// Workers that take turns.
 struct group {
-  struct worker *const *workers;
-  unsigned n, next;
+  struct worker *const *workers; ///< at least one
+  unsigned n, next;              ///< n: how many take connections
 };
 
 struct usher {
   struct group quick, waiting;
+  struct group nobody; ///< takes none: what goes to it is turned away
   bool blind;
   int epoll_fd;
   struct silent *silent; ///< the oldest first
@@ -66,7 +68,19 @@ int usher_may_wait(const char *bytes, size_t len) {
   return open ? -1 : 0;
 }
 
+bool usher_may_begin(char byte) {
+  // The first letter of a method, or an empty line that is passed over. Libmicrohttpd takes a NUL for one too and waits
+  // on; what else it is not told about here would wait as well, for a line that does not come.
+  bool letter = (byte >= 'A' && byte <= 'Z') || (byte >= 'a' && byte <= 'z') || (byte >= '0' && byte <= '9');
+  return letter || (byte != '\0' && strchr("\r\n!#$%&'*+-.^_`|~", byte) != NULL);
+}
+
 static void hand_to(struct group *group, int fd, const struct sockaddr *addr, socklen_t len) {
+  if (group->n == 0) {
+    turn_away(fd, 400, "bad_request", "this is not HTTP");
+    worker_lost(group->workers[0], addr);
+    return;
+  }
   worker_adopt(group->workers[group->next], fd, addr, len);
   group->next = (group->next + 1) % group->n;
 }
@@ -76,6 +90,8 @@ static struct group *judge(struct usher *u, int fd, bool must) {
   char bytes[LOOK_MAX];
   ssize_t n = recv(fd, bytes, sizeof bytes, MSG_PEEK | MSG_DONTWAIT);
   bool over = n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  if (n > 0 && !usher_may_begin(bytes[0]))
+    return &u->nobody;
   int may_wait = n > 0 ? usher_may_wait(bytes, (size_t)n) : -1;
   if (may_wait < 0 && !over && !must && n < (ssize_t)sizeof bytes)
     return NULL;
@@ -148,6 +164,7 @@ struct usher *usher_new(struct worker *const *workers, unsigned n_workers, bool 
   u->blind = tls;
   u->quick = (struct group){.workers = workers, .n = n_quick};
   u->waiting = (struct group){.workers = workers + n_quick, .n = n_workers - n_quick};
+  u->nobody = (struct group){.workers = workers};
   u->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   if (u->epoll_fd < 0) {
     free(u);

@@ -9,6 +9,7 @@
 #ifndef SH_HTTP_USHER_H
 #define SH_HTTP_USHER_H
 
+#include <stdbool.h>
 #include <sys/socket.h>
 
 #include "http/worker.h"
@@ -23,7 +24,7 @@ struct usher *usher_new(struct worker *const *workers, unsigned n_workers, bool 
 void usher_free(struct usher *usher);
 
 /// A connection that was accepted and counted. It goes to its worker at once, or when its first bytes have come, at the
-/// latest after a moment.
+/// latest after a moment. One whose first byte begins no request is told so and closed.
 void usher_take(struct usher *usher, int fd, const struct sockaddr *addr, socklen_t len);
 
 /// Becomes readable when there is something to do.
@@ -34,6 +35,9 @@ int usher_timeout_ms(const struct usher *usher);
 
 /// Does it.
 void usher_run(struct usher *usher);
+
+/// Whether a request can begin with this byte. Pure.
+bool usher_may_begin(char byte);
 
 /// Whether a request that begins with these bytes may wait. Pure. @return 1 yes, 0 no, -1 not known yet
 int usher_may_wait(const char *bytes, size_t len);

@@ -155,7 +155,7 @@ static void take_events(struct worker_loop *loop, int timeout_ms) {
     if (events[i].data.ptr == &loop->worker->mailbox)
       mail = true;
     else
-      conn_client_closed(events[i].data.ptr);
+      conn_event(events[i].data.ptr, events[i].events);
   }
   if (mail)
     (void)mailbox_deliver(&loop->worker->mailbox);
@@ -209,8 +209,7 @@ struct adoption {
   struct sockaddr_storage addr;
 };
 
-/// A connection that was counted by the acceptor and never became one of MHD's.
-static void lost(struct worker *worker, const struct sockaddr *addr) {
+void worker_lost(struct worker *worker, const struct sockaddr *addr) {
   struct lifecycle *lifecycle = worker->service->lifecycle;
   peers_leave(lifecycle->peers, addr);
   atomic_fetch_sub(&lifecycle->connections, 1);
@@ -225,7 +224,7 @@ static void adopt(struct mail *mail) {
   if (ok != MHD_YES) // it has closed the descriptor
     log_warning("libmicrohttpd did not take a connection: %s", strerror(errno));
   if (!loop->adopted)
-    lost(a->worker, (const struct sockaddr *)&a->addr);
+    worker_lost(a->worker, (const struct sockaddr *)&a->addr);
   free(a);
 }
 
@@ -233,7 +232,7 @@ void worker_adopt(struct worker *worker, int fd, const struct sockaddr *addr, so
   struct adoption *a = len <= sizeof a->addr ? calloc(1, sizeof *a) : NULL;
   if (a == NULL) {
     (void)close(fd);
-    lost(worker, addr);
+    worker_lost(worker, addr);
     return;
   }
   a->mail.deliver = adopt;

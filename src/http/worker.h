@@ -48,6 +48,9 @@ struct worker *worker_start(unsigned id, const struct service *service);
 /// Hands over an accepted, non-blocking connection. Any thread. The worker closes it in the end.
 void worker_adopt(struct worker *worker, int fd, const struct sockaddr *addr, socklen_t len);
 
+/// Forgets a connection that was counted and is closed without having been handed over. Any thread.
+void worker_lost(struct worker *worker, const struct sockaddr *addr);
+
 /// Wakes everything that is parked (WAKE_DRAINING) and refuses to park from then on. Any thread.
 void worker_drain(struct worker *worker);
 

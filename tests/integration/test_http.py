@@ -216,6 +216,13 @@ class Framing(Case):
             wire.send(message("PUT /leases HTTP/1.1", b"", "Expect: 100-continue", "Content-Length: 3000000"))
             self.assertEqual(wire.reply(2).status, 413, "before the body is sent")
 
+    def test_expect_without_a_body(self):
+        """What comes next on the connection is no body of it."""
+        room = self.room()
+        inner = message("PUT /leases HTTP/1.1", heartbeat(room, "smuggled", 1))
+        for length in ((), ("Content-Length: 0",)):
+            self.refused(message("PUT /leases HTTP/1.1", b"", "Expect: 100-continue", *length) + inner, smuggled=room)
+
     def test_head(self):
         room = self.room()
         self.grant(room, "a", 1)

@@ -42,7 +42,16 @@ static void test_beginnings(void **state) {
   }
 }
 
+static void test_first_bytes(void **state) {
+  (void)state;
+  for (const char *c = "GgPZ09\r\n!~"; *c != '\0'; c++)
+    assert_true(usher_may_begin(*c));
+  static const char none[] = {'\0', '\x01', '\x16', '\x7f', '\x80', '\xff', ' ', '\t', '{', '"', '(', '/', ':', '<'};
+  for (size_t i = 0; i < sizeof none; i++)
+    assert_false(usher_may_begin(none[i]));
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_beginnings)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_beginnings), cmocka_unit_test(test_first_bytes)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
