@@ -105,7 +105,7 @@ class Locks(Case):
         self.ok(self.client.batch(self.base, [lease(locked, "u", "s%d" % i, 1, 800) for i in range(200)] +
                                   [lease(free, "u", "s%d" % i, 1, 800) for i in range(10)]))
         psql = self.hold("SELECT 1 FROM stillhere.room WHERE room_id = %s FOR UPDATE" % sql(locked))
-        self.wait_until(lambda: len(self.events(free, kind="lease.expired")) == 10, 0.8 + 2 + 0.5, "the free room")
+        self.wait_until(lambda: len(self.events(free, kind="lease.expired")) == 10, 0.8 + 2 + 3, "the free room")
         self.assertEqual(self.events(locked, kind="lease.expired"), [])
         psql.run("COMMIT")
         self.wait_until(lambda: len(self.events(locked, kind="lease.expired")) == 200, 5, "the locked room")
@@ -119,7 +119,7 @@ class Locks(Case):
                sql(locked))
         psql = self.hold("SELECT 1 FROM stillhere.lease WHERE room_id = %s FOR UPDATE" % sql(locked))
         self.grant(free, "s", 1, 700)
-        self.wait_until(lambda: self.events(free, kind="lease.expired"), 0.7 + 2 + 1, "the free room")
+        self.wait_until(lambda: self.events(free, kind="lease.expired"), 0.7 + 2 + 4, "the free room")
         psql.run("DELETE FROM stillhere.lease WHERE room_id = %s" % sql(locked))
         psql.run("COMMIT")
 

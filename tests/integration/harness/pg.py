@@ -104,6 +104,13 @@ class Postgres:
             raise RuntimeError("%s failed:\n%s" % (args[0], done.stdout))
         return done.stdout
 
+    def start_with(self, **environment):
+        """Starts it with more in its environment."""
+        command = ["env"] + ["%s=%s" % item for item in environment.items()]
+        self._as_server(command + [self.program("pg_ctl"), "-D", self.data, "-l", self.log, "-w", "-t", "60", "-s",
+                                   "start"])
+        return self
+
     def start(self):
         """Starts and waits until it takes connections."""
         self._as_server([self.program("pg_ctl"), "-D", self.data, "-l", self.log, "-w", "-t", "60", "-s", "start"])

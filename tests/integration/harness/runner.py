@@ -208,8 +208,6 @@ def main():
     args = parser.parse_args()
     if args.child:
         return child(args)
-    if args.long:
-        os.environ["TEST_LONG"] = "1"
     found = classes()
     programs = [p for p in os.environ.get("TEST_DB_PROGRAM", "").split(":")
                 if p and (not args.names or any(n in os.path.basename(p) for n in args.names))]
