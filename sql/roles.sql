@@ -113,6 +113,9 @@ BEGIN
         ('attendance',       'SELECT, INSERT (room_id, user_id, session_id, action, note, idempotency_key, request_id, by)'),
         ('pulse',            'SELECT, UPDATE'),
         ('outage',           'SELECT, INSERT, UPDATE, DELETE'),
+        ('incarnation',      'SELECT, UPDATE'),
+        ('webhook_event',    'SELECT, INSERT, UPDATE, DELETE'),
+        ('webhook_lane',     'SELECT, INSERT, UPDATE, DELETE'),
         ('last_seen',        'SELECT'),
         ('schema_migration', 'SELECT')
     LOOP

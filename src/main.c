@@ -58,8 +58,8 @@ static void reload(struct server *s, const char *config_path) {
     apply_log_settings(&fresh);
     server_reload(s, &fresh);
     log_info(
-        "SIGHUP: log_level and log_format are reloaded; of keys and certificates the lines before tell; all else takes "
-        "a restart");
+        "SIGHUP: log_level and log_format are reloaded; of keys, certificates and webhooks the lines before tell; all else "
+        "takes a restart");
   } else {
     log_error("SIGHUP: nothing is reloaded: %s", error);
   }
@@ -123,8 +123,8 @@ static const char help[] = "Usage: stillhered [OPTION]...\n"
                            "      --version           print the version and exit\n"
                            "      --help              print this and exit\n"
                            "\n"
-                           "SIGTERM stops, SIGHUP reloads log_level, log_format, the keys of callers and the\n"
-                           "certificate.\n"
+                           "SIGTERM stops, SIGHUP reloads log_level, log_format, the keys of callers, the\n"
+                           "certificate and the targets of webhooks.\n"
                            "Exit status: 0 stopped, 1 a failure, 2 a bad option or configuration.\n";
 
 enum option_code { OPTION_CHECK = 256, OPTION_MIGRATE, OPTION_SAMPLE, OPTION_MAN, OPTION_VERSION, OPTION_HELP };

@@ -13,4 +13,9 @@
 /// @return false for NULL and for what has no such address, a unix socket; @a key is 0 then
 bool address_key(const struct sockaddr *addr, uint64_t *key);
 
+/// Whether it is an address of the public internet: not loopback, private, link-local, shared (CGNAT), multicast,
+/// reserved, for documentation or for benchmarks. Of an IPv6 address with an IPv4 one in it (mapped, NAT64, 6to4) that
+/// one counts. Other families are not.
+bool address_is_public(const struct sockaddr *addr);
+
 #endif

@@ -182,8 +182,6 @@ static bool set_value(struct loader *l, const struct config_key *key, const char
 }
 
 static bool unknown(struct loader *l, const char *where, const char *name) {
-  if (config_key_is_later(name, strlen(name)))
-    return fail(l, "%s: %.64s is not supported by this version yet", where, name);
   return fail(l, "%s: there is no key %.64s", where, name);
 }
 
@@ -338,6 +336,10 @@ static bool check_relations(struct loader *l) {
     return fail(l, "%s is needed as well where %s is set",
                 c->tls_cert_file[0] == '\0' ? "tls_cert_file" : "tls_key_file",
                 c->tls_cert_file[0] == '\0' ? "tls_key_file" : "tls_cert_file");
+  if ((c->webhook_url[0] == '\0') != (c->webhook_secret_file[0] == '\0'))
+    return fail(l, "%s is needed as well where %s is set",
+                c->webhook_url[0] == '\0' ? "webhook_url" : "webhook_secret_file",
+                c->webhook_url[0] == '\0' ? "webhook_secret_file" : "webhook_url");
   return check_who_may(l);
 }
 

@@ -32,9 +32,10 @@ struct config {
   char *jwt_key_file;              ///< paths, separated by commas; may be empty
   char *jwt_audience, *jwt_issuer; ///< empty: not checked
   int64_t jwt_leeway_ms;
-  char *api_keys_file;                               ///< may be empty
-  int64_t metrics_access;                            ///< enum config_metrics_access
-  char *tls_cert_file, *tls_key_file, *cors_origins; ///< may be empty
+  char *api_keys_file;                                            ///< may be empty
+  int64_t metrics_access;                                         ///< enum config_metrics_access
+  char *tls_cert_file, *tls_key_file, *cors_origins;              ///< may be empty
+  char *webhook_url, *webhook_secret_file, *webhook_targets_file; ///< may be empty
   int64_t membership;
   int64_t ttl_default_ms, ttl_min_ms, ttl_max_ms;
   int64_t offline_grace_ms, sweep_interval_ms, last_seen_flush_ms;
@@ -47,6 +48,8 @@ struct config {
   int64_t max_leases_per_user, max_leases_per_room, longpoll_max_per_credential; ///< 0: off
   int64_t max_header_bytes, max_batch_leases;
   int64_t max_body_bytes, max_connections, max_connections_per_ip, request_deadline_ms;
+  int64_t webhook_allow_private; ///< 0 off, 1 on
+  int64_t webhook_give_up_ms;
   int64_t http_workers; ///< 0: one for each core, at least 2, at most 8
   int64_t log_level;    ///< enum log_level
   int64_t log_format;   ///< enum config_log_format

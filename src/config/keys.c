@@ -42,7 +42,7 @@ const struct config_key config_keys[] = {
     {FIELD(database_url), .kind = CONFIG_DATABASE, .initial = "postgresql:///stillhere",
      .doc = "The PostgreSQL database, as a connection URI or a key=value string of libpq. It may name several hosts. "
             "Unless it says otherwise, target_session_attrs is read-write. A password is better kept in a "
-            "password file (~/.pgpass) or a service file than here. Behind a pooler: session pooling."},
+            "password file (~/.pgpass) or a service file than here. A pooler in transaction mode may be in between."},
     {FIELD(database_listen_url), .kind = CONFIG_DATABASE, .initial = "", .may_be_empty = true,
      .doc = "The same database over a direct connection, for LISTEN, where database_url goes through a pooler that "
             "cannot do that. Empty: database_url is used."},
@@ -159,6 +159,23 @@ const struct config_key config_keys[] = {
      .doc =
          "Threads that serve HTTP, and as many again for connections that begin with a poll or a stream; 0 means one "
          "of each for every core, 2 to 8."},
+    {TEXT(webhook_url),
+     .doc = "Where all events of all rooms are posted, signed with webhook_secret_file: an http or https URL without "
+            "user info and fragment. It is the target named default. Empty: none. SIGHUP reads this and the next two "
+            "keys again, and leaves all targets as they were when something is wrong."},
+    {TEXT(webhook_secret_file),
+     .doc = "The secret with which messages to webhook_url are signed: a file with a line of whsec_ and 24 to 64 bytes "
+            "in base64. With up to 4 lines there are as many signatures, while a secret is replaced."},
+    {TEXT(webhook_targets_file),
+     .doc = "Further targets, one on each line: name, URL, secret file, kinds and rooms, the latter two separated by "
+            "commas; * for all. A room is a name, or a prefix with * at its end. Lines that begin with # are "
+            "comments."},
+    {CHOICE(webhook_allow_private, "off", switch_choices),
+     .doc = "Whether webhooks may be sent to addresses that are not of the public internet: loopback, private, "
+            "link-local and the like."},
+    {DURATION(webhook_give_up_ms, "86400000", TEN_YEARS_MS),
+     .doc = "For how long a message is tried again before it is given up. What was given up is kept for 30 days and "
+            "can be sent again."},
     {CHOICE(log_level, "info", level_choices), .doc = "The least important entries that are logged."},
     {CHOICE(log_format, "auto", format_choices),
      .doc = "Form of the log on standard error. auto: text on a terminal, json otherwise."},
@@ -168,12 +185,6 @@ const struct config_key config_keys[] = {
 };
 
 const size_t config_key_count = ARRAY_LEN(config_keys);
-
-static const char *const later_keys[] = {
-    "webhook_url",
-    "webhook_secret_file",
-    "webhook_allow_private",
-};
 
 static bool is_name(const char *s, const char *name, size_t len) {
   return strlen(s) == len && memcmp(s, name, len) == 0;
@@ -185,12 +196,4 @@ const struct config_key *config_key_find(const char *name, size_t len) {
       return &config_keys[i];
   }
   return NULL;
-}
-
-bool config_key_is_later(const char *name, size_t len) {
-  for (size_t i = 0; i < ARRAY_LEN(later_keys); i++) {
-    if (is_name(later_keys[i], name, len))
-      return true;
-  }
-  return false;
 }

@@ -37,7 +37,4 @@ extern const size_t config_key_count;
 /// @return NULL when there is no such key
 const struct config_key *config_key_find(const char *name, size_t len);
 
-/// Whether it is a key of the contract whose feature this version does not have.
-bool config_key_is_later(const char *name, size_t len);
-
 #endif

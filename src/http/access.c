@@ -26,6 +26,7 @@ static const struct refusal no_read = {403, "missing_scope", "this needs the sco
 static const struct refusal no_write = {403, "missing_scope",
                                         "this needs the scope presence:write or gateway, and rooms"};
 static const struct refusal no_members = {403, "missing_scope", "this needs the scope members:write, and rooms"};
+static const struct refusal no_admin = {403, "missing_scope", "this needs the scope admin, and all rooms"};
 static const struct refusal outside_rooms = {403, "outside_rooms", "the credential is not for this room"};
 static const struct refusal outside_prefix = {
     403, "outside_rooms", "the credential is not for all of these rooms: give a prefix= that lies within its own"};
@@ -136,6 +137,9 @@ static const struct refusal *judge_path(const struct request *r, const struct cr
     return judge_write(c, room_id, user_id, access_path_param(r, "{session}"));
   case GUARD_MEMBERS:
     return judge_room(c, SCOPE_MEMBERS, room_id);
+  case GUARD_ADMIN:
+    // What webhooks tell is of all rooms.
+    return credential_has(c, SCOPE_ADMIN) && credential_in_rooms(c, "") ? NULL : &no_admin;
   case GUARD_RECORD:
     refusal = judge_room(c, SCOPE_WRITE, room_id);
     return refusal == &no_write && credential_has(c, SCOPE_MEMBERS) ? judge_room(c, SCOPE_MEMBERS, room_id) : refusal;

@@ -23,6 +23,9 @@ enum request_verdict h_members_get(struct request *r);        ///< GET /rooms/{r
 enum request_verdict h_attendance_post(struct request *r);    ///< POST /rooms/{room}/attendance
 enum request_verdict h_attendance_get(struct request *r);     ///< GET /rooms/{room}/attendance
 enum request_verdict h_explain_get(struct request *r);        ///< GET /rooms/{room}/users/{user}/explain
+enum request_verdict h_webhooks_get(struct request *r);       ///< GET /webhooks
+enum request_verdict h_webhooks_dead_get(struct request *r);  ///< GET /webhooks/dead
+enum request_verdict h_webhooks_replay(struct request *r);    ///< POST /webhooks/replay
 enum request_verdict h_page(struct request *r);               ///< GET /
 enum request_verdict h_healthz(struct request *r);            ///< GET /healthz
 enum request_verdict h_readyz(struct request *r);             ///< GET /readyz

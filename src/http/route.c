@@ -21,6 +21,7 @@ static const char *const room_last_seen_query[] = {"limit", "after", NULL};
 static const char *const members_query[] = {"limit", "after", NULL};
 static const char *const attendance_query[] = {"after", "limit", "user_id", "format", NULL};
 static const char *const cursors_query[] = {"since", "wait_ms", "user_id", NULL};
+static const char *const webhooks_dead_query[] = {"target", "limit", "after", NULL};
 static const char *const rooms_query[] = {"prefix", "limit", "after", NULL};
 
 #define READS (ROUTE_DATABASE)
@@ -46,6 +47,9 @@ const struct route routes[] = {
     {"POST", "/rooms/{room}/attendance", no_query, WRITES, GUARD_RECORD, h_attendance_post},
     {"GET", "/rooms/{room}/attendance", attendance_query, READS, GUARD_MEMBERS, h_attendance_get},
     {"GET", "/rooms/{room}/users/{user}/explain", no_query, WATCHES, GUARD_READ, h_explain_get},
+    {"GET", "/webhooks", no_query, READS, GUARD_ADMIN, h_webhooks_get},
+    {"GET", "/webhooks/dead", webhooks_dead_query, READS, GUARD_ADMIN, h_webhooks_dead_get},
+    {"POST", "/webhooks/replay", no_query, WRITES, GUARD_ADMIN, h_webhooks_replay},
     {"GET", "/", no_query, 0, GUARD_OPEN, h_page},
     {"GET", "/healthz", no_query, 0, GUARD_OPEN, h_healthz},
     {"GET", "/readyz", no_query, 0, GUARD_OPEN, h_readyz},

@@ -23,6 +23,7 @@ enum route_guard {
   GUARD_WRITE,   ///< presence:write or gateway; the user and session of the path, where it names them
   GUARD_MEMBERS, ///< members:write
   GUARD_RECORD,  ///< presence:write, gateway or members:write: to append to a record
+  GUARD_ADMIN,   ///< admin
   GUARD_METRICS, ///< as metrics_access says
 };
 

@@ -7,6 +7,7 @@
 #include "db/epoch.h"
 #include "store/event_json.h"
 #include "store/transition_plan.h"
+#include "store/webhook.h"
 
 /// The last moment of the year 9999 as Unix microseconds.
 #define YEAR_9999_US INT64_C(253402300799999999)
@@ -321,6 +322,9 @@ enum db_status transitions_write(struct db *db, int64_t offline_grace_ms, struct
   }
   if (status == DB_OK && events.n > 0) {
     status = plan_write(db, &plan, &events);
+  }
+  if (status == DB_OK && events.n > 0) {
+    status = webhook_write(db, written->events + (written->n_events - events.n), events.list, events.n);
   }
   plan_free(&plan);
   transitions_free(t);

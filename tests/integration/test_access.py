@@ -80,6 +80,11 @@ def may_read_user(right, cell):
     return None if "*" in right.rooms or cell.user == right.sub else "outside_rooms"
 
 
+def may_administer(right, cell):
+    """What webhooks tell is of all rooms."""
+    return None if "admin" in right.scopes and "*" in right.rooms else "missing_scope"
+
+
 def everybody(right, cell):
     return None
 
@@ -136,6 +141,9 @@ ROUTES = {
     ("GET", "/"): on(everybody, "/", dimensions=""),
     ("GET", "/healthz"): on(everybody, "/healthz", dimensions=""),
     ("GET", "/readyz"): on(everybody, "/readyz", dimensions=""),
+    ("GET", "/webhooks"): on(may_administer, "/webhooks", dimensions=""),
+    ("GET", "/webhooks/dead"): on(may_administer, "/webhooks/dead", dimensions=""),
+    ("POST", "/webhooks/replay"): on(may_administer, "/webhooks/replay", (200,), lambda cell: {"target": "t"}, ""),
     ("GET", "/metrics"): on(everybody, "/metrics", dimensions=""),
 }
 

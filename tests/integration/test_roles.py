@@ -14,6 +14,7 @@ from harness.pg import SqlError
 GRANTS = {
     "attendance": "SELECT",
     "event": "DELETE INSERT SELECT",
+    "incarnation": "SELECT UPDATE",
     "last_seen": "SELECT",
     "lease": "DELETE INSERT SELECT UPDATE",
     "member": "INSERT SELECT UPDATE",
@@ -25,6 +26,8 @@ GRANTS = {
     "schema_migration": "SELECT",
     "tombstone": "DELETE INSERT SELECT UPDATE",
     "user_last_seen": "INSERT SELECT UPDATE",
+    "webhook_event": "DELETE INSERT SELECT UPDATE",
+    "webhook_lane": "DELETE INSERT SELECT UPDATE",
 }
 #: What it fills in; the database counts and dates the rows.
 ATTENDANCE_INSERT = {"room_id", "user_id", "session_id", "action", "note", "idempotency_key", "request_id", "by"}

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "live/webhook.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/address.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metric.h"
+#include "base/rand.h"
+#include "store/webhook.h"
+
+#define TICK_MS 250
+#define COUNT_EVERY_US INT64_C(5000000)
+#define PRUNE_EVERY_US INT64_C(60000000)
+#define IN_FLIGHT_MAX 64
+#define IN_FLIGHT_TARGET 8
+#define ATTEMPT_MS 10000L
+#define CONNECT_MS 5000L
+/// Of a reply so much is read and thrown away; then the connection is closed.
+#define REPLY_MAX 65536
+
+/// One message on its way.
+struct flight {
+  bool busy;
+  bool refused; ///< an address that may not be reached
+  struct webhook *owner;
+  CURL *easy; ///< kept for the next one
+  struct curl_slist *headers;
+  struct webhook_targets *set; ///< a reference: the target is in it
+  const struct webhook_target *target;
+  char token[21];
+  struct webhook_message message;
+  size_t received;
+};
+
+struct webhook {
+  struct webhook_options options;
+  struct db *db;
+  CURLM *multi;
+  struct flight flights[IN_FLIGHT_MAX];
+  size_t n_flights;
+  int64_t counted_us, pruned_us;
+  size_t first_target; ///< whose turn it is to be asked first
+  atomic_bool stopping;
+  int64_t stop_us; ///< monotonic, set before `stopping`
+  pthread_t thread;
+};
+
+// -- what curl asks ------------------------------------------------------------------------------------------------
+
+/// Looks at the very address that is about to be connected to, whatever its name resolved to a moment ago.
+static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *addr) {
+  struct flight *f = ctx;
+  (void)purpose;
+  if (!f->owner->options.allow_private && !address_is_public(&addr->addr)) {
+    f->refused = true;
+    return CURL_SOCKET_BAD;
+  }
+  return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
+}
+
+static size_t drop_reply(char *bytes, size_t size, size_t n, void *ctx) {
+  struct flight *f = ctx;
+  (void)bytes;
+  f->received += size * n;
+  return f->received <= REPLY_MAX ? size * n : 0;
+}
+
+// -- one message ---------------------------------------------------------------------------------------------------
+
+static void flight_end(struct flight *f) {
+  struct webhook *w = f->owner;
+  curl_slist_free_all(f->headers);
+  f->headers = NULL;
+  free(f->message.room_id);
+  free(f->message.first_id);
+  buf_free(&f->message.body);
+  webhook_targets_put(f->set);
+  f->set = NULL;
+  f->busy = false;
+  w->n_flights--;
+  metric_set(METRIC_WEBHOOK_IN_FLIGHT, (int64_t)w->n_flights);
+}
+
+static bool add_header(struct flight *f, const char *name, const char *value) {
+  struct buf line = {0};
+  buf_printf(&line, "%s: %s", name, value);
+  struct curl_slist *longer = line.failed ? NULL : curl_slist_append(f->headers, line.data);
+  buf_free(&line);
+  if (longer == NULL)
+    return false;
+  f->headers = longer;
+  return true;
+}
+
+static bool add_headers(struct flight *f) {
+  struct buf id = {0}, signature = {0};
+  char timestamp[24];
+  int64_t now_s = clock_db_us() / 1000000;
+  (void)snprintf(timestamp, sizeof timestamp, "%lld", (long long)now_s);
+  webhook_id(&id, f->message.first_id);
+  if (!id.failed)
+    webhook_sign(&signature, f->target, id.data, now_s, &f->message.body);
+  bool good = !id.failed && !signature.failed && add_header(f, "content-type", "application/json") &&
+              add_header(f, "webhook-id", id.data) && add_header(f, "webhook-timestamp", timestamp) &&
+              add_header(f, "webhook-signature", signature.data) && add_header(f, "expect", "");
+  buf_free(&id);
+  buf_free(&signature);
+  return good;
+}
+
+static bool set_up(struct flight *f) {
+  if (f->easy == NULL)
+    f->easy = curl_easy_init();
+  if (f->easy == NULL)
+    return false;
+  CURL *e = f->easy;
+  curl_easy_reset(e);
+  // Everything that could lead elsewhere is off: redirects, proxies of the environment, other protocols.
+  return curl_easy_setopt(e, CURLOPT_URL, f->target->url) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_FOLLOWLOCATION, 0L) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_PROXY, "") == CURLE_OK && curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, ATTEMPT_MS) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_OPENSOCKETFUNCTION, open_socket) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_OPENSOCKETDATA, f) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, drop_reply) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_WRITEDATA, f) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_USERAGENT, "stillhere/" PACKAGE_VERSION) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_HTTPHEADER, f->headers) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_POST, 1L) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)f->message.body.len) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_POSTFIELDS, f->message.body.data) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_PRIVATE, f) == CURLE_OK && curl_multi_add_handle(f->owner->multi, e) == CURLM_OK;
+}
+
+/// Sends a claimed message, which is taken over. What cannot be sent is claimed again when the claim has run out.
+static void send_message(struct webhook *w, struct webhook_targets *set, const struct webhook_target *target,
+                         const char *token, struct webhook_message *m) {
+  struct flight *f = w->flights;
+  while (f->busy)
+    f++;
+  CURL *easy = f->easy;
+  *f = (struct flight){.busy = true, .owner = w, .easy = easy, .target = target, .message = *m};
+  *m = (struct webhook_message){0};
+  f->set = webhook_targets_share(set); // which a reload may replace meanwhile
+  memcpy(f->token, token, sizeof f->token);
+  w->n_flights++;
+  metric_set(METRIC_WEBHOOK_IN_FLIGHT, (int64_t)w->n_flights);
+  if (f->message.first_id == NULL) { // somebody deleted its events
+    (void)webhook_delivered(w->db, target->name, token, &f->message);
+    flight_end(f);
+  } else if (!add_headers(f) || !set_up(f)) {
+    log_error("webhook %s: a message cannot be sent: memory ran out", target->name);
+    (void)webhook_retry(w->db, target->name, token, &f->message, webhook_pause_ms(f->message.attempts, 0),
+                        "memory ran out");
+    flight_end(f);
+  }
+}
+
+// -- what became of it ---------------------------------------------------------------------------------------------
+
+/// The verdict, and words for it.
+static enum webhook_verdict judge(struct flight *f, CURLcode code, char *error, size_t size, int64_t *retry_after_s) {
+  long status = 0;
+  curl_off_t asked = 0;
+  (void)curl_easy_getinfo(f->easy, CURLINFO_RESPONSE_CODE, &status);
+  (void)curl_easy_getinfo(f->easy, CURLINFO_RETRY_AFTER, &asked);
+  bool answered = code == CURLE_OK || (code == CURLE_WRITE_ERROR && f->received > REPLY_MAX);
+  *retry_after_s = answered && (status == 429 || status == 503) ? (int64_t)asked : 0;
+  if (answered)
+    (void)snprintf(error, size, "status %ld", status);
+  else if (f->refused)
+    (void)snprintf(error, size, "its address is not a public one (webhook_allow_private)");
+  else
+    (void)snprintf(error, size, "%s", curl_easy_strerror(code));
+  return answered ? webhook_judge(status) : WEBHOOK_AGAIN;
+}
+
+static void landed(struct webhook *w, struct flight *f, CURLcode code) {
+  char error[160];
+  int64_t retry_after_s;
+  enum webhook_verdict verdict = judge(f, code, error, sizeof error, &retry_after_s);
+  const char *name = f->target->name;
+  (void)curl_multi_remove_handle(w->multi, f->easy);
+  if (verdict == WEBHOOK_AGAIN && !f->message.lasts)
+    verdict = WEBHOOK_REFUSED;
+  enum db_status status;
+  if (verdict == WEBHOOK_OK) {
+    status = webhook_delivered(w->db, name, f->token, &f->message);
+    metric_add(METRIC_WEBHOOK_OK, 1);
+    if (status == DB_OK)
+      metric_add(METRIC_WEBHOOK_EVENTS, f->message.n_events);
+  } else if (verdict == WEBHOOK_AGAIN) {
+    int64_t wait_ms = webhook_pause_ms(f->message.attempts, retry_after_s);
+    status = webhook_retry(w->db, name, f->token, &f->message, wait_ms, error);
+    metric_add(METRIC_WEBHOOK_RETRY, 1);
+  } else {
+    status = webhook_bury(w->db, name, f->token, &f->message, error);
+    metric_add(METRIC_WEBHOOK_DEAD, 1);
+    log_warning("webhook %s: a message was given up: %s", name, error);
+  }
+  if (status != DB_OK) // the claim runs out, and it is sent again
+    log_warning("webhook %s: what became of a message could not be written; it is sent once more", name);
+  flight_end(f);
+}
+
+static void take_landed(struct webhook *w) {
+  int left;
+  CURLMsg *message;
+  while ((message = curl_multi_info_read(w->multi, &left)) != NULL) {
+    char *flight = NULL;
+    CURLcode code = message->data.result;
+    if (message->msg == CURLMSG_DONE && curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &flight) == CURLE_OK)
+      landed(w, (struct flight *)(void *)flight, code);
+  }
+}
+
+// -- the thread ----------------------------------------------------------------------------------------------------
+
+static int slots_of(const struct webhook *w, const char *name) {
+  int used = 0;
+  for (size_t i = 0; i < IN_FLIGHT_MAX; i++)
+    used += w->flights[i].busy && strcmp(w->flights[i].target->name, name) == 0;
+  int all = IN_FLIGHT_MAX - (int)w->n_flights, own = IN_FLIGHT_TARGET - used;
+  return own < all ? own : all;
+}
+
+static void claim(struct webhook *w, struct webhook_targets *set) {
+  for (size_t i = 0; i < set->n; i++) {
+    const struct webhook_target *target = &set->list[(w->first_target + i) % set->n];
+    int slots = slots_of(w, target->name);
+    if (slots <= 0)
+      continue;
+    char token[21];
+    struct webhook_message *list;
+    size_t n;
+    request_id_make(token);
+    if (webhook_claim(w->db, target->name, token, slots, w->options.give_up_ms, &list, &n) != DB_OK)
+      return;
+    for (size_t j = 0; j < n; j++)
+      send_message(w, set, target, token, &list[j]);
+    webhook_messages_free(list, n);
+  }
+  w->first_target++;
+}
+
+static void look_after(struct webhook *w, const struct webhook_targets *set) {
+  int64_t now = clock_mono_us();
+  struct webhook_counts counts;
+  if (now - w->counted_us >= COUNT_EVERY_US) {
+    w->counted_us = now;
+    if (webhook_count(w->db, &counts) == DB_OK) {
+      metric_set(METRIC_WEBHOOK_BACKLOG, counts.backlog);
+      metric_set(METRIC_WEBHOOK_OLDEST, counts.oldest_ms / 1000);
+      metric_set(METRIC_WEBHOOK_DEAD_EVENTS, counts.dead);
+    }
+  }
+  if (now - w->pruned_us >= PRUNE_EVERY_US) {
+    w->pruned_us = now;
+    (void)webhook_prune(w->db, set, w->options.give_up_ms);
+  }
+}
+
+static void run_transfers(struct webhook *w) {
+  int running;
+  (void)curl_multi_perform(w->multi, &running);
+  take_landed(w);
+}
+
+static void tick(struct webhook *w) {
+  struct webhook_targets *set = webhook_targets_get();
+  if (set != NULL && set->n > 0 && db_connect(w->db) == DB_OK) {
+    claim(w, set);
+    look_after(w, set);
+  }
+  webhook_targets_put(set);
+}
+
+static void *webhook_main(void *arg) {
+  struct webhook *w = arg;
+  int64_t due_us = clock_mono_us();
+  while (!atomic_load(&w->stopping)) {
+    int64_t now = clock_mono_us();
+    if (now >= due_us) {
+      tick(w);
+      due_us = clock_mono_us() + TICK_MS * INT64_C(1000);
+    }
+    run_transfers(w);
+    int64_t wait_ms = (due_us - clock_mono_us()) / 1000 + 1;
+    (void)curl_multi_poll(w->multi, NULL, 0, wait_ms < 1 ? 1 : (int)wait_ms, NULL);
+  }
+  while (w->n_flights > 0 && clock_mono_us() < w->stop_us) {
+    run_transfers(w);
+    (void)curl_multi_poll(w->multi, NULL, 0, 20, NULL);
+  }
+  for (size_t i = 0; i < IN_FLIGHT_MAX; i++) {
+    struct flight *f = &w->flights[i];
+    if (f->busy) {
+      (void)curl_multi_remove_handle(w->multi, f->easy);
+      (void)webhook_release(w->db, f->target->name, f->token, &f->message);
+      flight_end(f);
+    }
+  }
+  return NULL;
+}
+
+struct webhook *webhook_start(const struct webhook_options *options) {
+  struct webhook *w = calloc(1, sizeof *w);
+  if (w == NULL)
+    return NULL;
+  w->options = *options;
+  w->db = db_new(options->db);
+  w->multi = curl_multi_init();
+  // Like the sweepers', the pruning of instances that were started together need not coincide.
+  w->pruned_us = clock_mono_us() - (int64_t)rand_below((uint64_t)PRUNE_EVERY_US);
+  if (w->db == NULL || w->multi == NULL || (errno = pthread_create(&w->thread, NULL, webhook_main, w)) != 0) {
+    (void)curl_multi_cleanup(w->multi);
+    db_free(w->db);
+    free(w);
+    return NULL;
+  }
+  return w;
+}
+
+void webhook_stop(struct webhook *w, int grace_ms) {
+  if (w == NULL)
+    return;
+  w->stop_us = clock_mono_us() + grace_ms * INT64_C(1000);
+  atomic_store(&w->stopping, true);
+  (void)curl_multi_wakeup(w->multi);
+  pthread_join(w->thread, NULL);
+  for (size_t i = 0; i < IN_FLIGHT_MAX; i++)
+    curl_easy_cleanup(w->flights[i].easy);
+  (void)curl_multi_cleanup(w->multi);
+  db_free(w->db);
+  free(w);
+}

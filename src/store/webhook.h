@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file
+/// What webhooks keep in the database: the events that targets have still to be told, and the lanes on which they are
+/// told, one for each room and target. Everything that judges time is on the database's clock.
+#ifndef SH_STORE_WEBHOOK_H
+#define SH_STORE_WEBHOOK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "db/db.h"
+#include "store/lease.h"
+#include "store/transition.h"
+#include "store/webhook_targets.h"
+
+/// Events in a message at most.
+#define WEBHOOK_MESSAGE_EVENTS 20
+
+/// Writes what the current targets want of @a n events, and moves their lanes on. @a events and @a x are about the same
+/// events in the same order. Inside the transaction that writes the events, under the locks of their rooms.
+enum db_status webhook_write(struct db *db, const struct event *events, const struct transition *x, size_t n);
+
+/// A message of one lane that is to be sent now. Strings are its own.
+struct webhook_message {
+  char *room_id;
+  bool replay;
+  int64_t through; ///< its highest revision
+  int attempts;    ///< that failed before
+  char *first_id;  ///< event_id of its first event; NULL: it has no events (they were deleted), and is done
+  struct buf body; ///< the bytes to send
+  int n_events;    ///< in it
+  bool lasts;      ///< false: the next failure is the last, since it has failed for too long
+};
+
+void webhook_messages_free(struct webhook_message *list, size_t n);
+
+/// Claims up to @a slots lanes of @a target that are due, and reads their messages. A claim runs out by itself after
+/// 30 s. Runs a transaction. @param token names the claim, unique @param[out] list allocated, NULL for none
+enum db_status webhook_claim(struct db *db, const char *target, const char *token, int slots, int64_t give_up_ms,
+                             struct webhook_message **list, size_t *n);
+
+/// The message was taken: its events are gone and the lane goes on. Nothing happens when the claim is lost.
+enum db_status webhook_delivered(struct db *db, const char *target, const char *token, const struct webhook_message *m);
+
+/// It was not: the same again in @a wait_ms. Likewise.
+enum db_status webhook_retry(struct db *db, const char *target, const char *token, const struct webhook_message *m,
+                             int64_t wait_ms, const char *error);
+
+/// It is given up: its events are dead and the lane goes on. Likewise.
+enum db_status webhook_bury(struct db *db, const char *target, const char *token, const struct webhook_message *m,
+                            const char *error);
+
+/// Gives a claim back as if it had not been tried: due at once.
+enum db_status webhook_release(struct db *db, const char *target, const char *token, const struct webhook_message *m);
+
+struct webhook_counts {
+  int64_t backlog, dead; ///< events, counted up to 100 000
+  int64_t oldest_ms;     ///< how old the oldest of the backlog is; 0 for none
+};
+enum db_status webhook_count(struct db *db, struct webhook_counts *counts);
+
+/// Deletes what was dead for 30 days and lanes that have been idle for a day, and gives up what nobody is there for:
+/// events of targets that are not in @a set and older than @a give_up_ms. Some of it each time.
+enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms);
+
+/// The array of GET /webhooks, as the open object `{"targets":[…]`.
+enum db_status read_webhooks(struct db *db, const struct webhook_targets *set, struct buf *out);
+
+/// A page of dead messages, as the open object `{"dead":[…],"next":…`. @param target NULL: all
+/// @param after `next` of the page before: target, room and message, separated by `/`, percent-encoded; NULL: from the
+/// start
+struct webhook_cursor {
+  char target[WEBHOOK_NAME_MAX + 1], room_id[IDENT_MAX + 1];
+  int64_t message;
+};
+bool webhook_cursor_parse(const char *s, struct webhook_cursor *cursor);
+enum db_status read_webhooks_dead(struct db *db, const char *target, const struct webhook_cursor *after, int limit,
+                                  struct buf *out);
+
+/// Sends dead messages again, with the same ids and bodies. Runs a transaction. @param room_id NULL: all rooms
+/// @param message 0: all of them @param[out] n events
+enum db_status webhook_replay(struct db *db, const char *target, const char *room_id, int64_t message, int64_t *n);
+
+#endif

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Webhooks: counting, pruning, lists for operators, and sending again.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/jsonout.h"
+#include "base/strict.h"
+#include "store/webhook.h"
+
+#define COUNT_MAX 100000
+#define PRUNE_MAX 1000
+
+static const struct db_stmt count_stmt = {
+    .name = "webhook_count",
+    .sql = "SELECT count(*) FILTER (WHERE NOT dead), count(*) FILTER (WHERE dead),"
+           " COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - min(created_at) FILTER (WHERE NOT dead)) * 1000, 0)::int8"
+           " FROM (SELECT dead_at IS NOT NULL AS dead, created_at FROM stillhere.webhook_event LIMIT $1) e",
+};
+
+enum db_status webhook_count(struct db *db, struct webhook_counts *counts) {
+  struct db_params params = {0};
+  db_p_int8(&params, COUNT_MAX);
+  PGresult *r = NULL;
+  enum db_status status = db_alone(db, &count_stmt, &params, &r);
+  if (status == DB_OK)
+    *counts =
+        (struct webhook_counts){.backlog = db_int8(r, 0, 0), .dead = db_int8(r, 0, 1), .oldest_ms = db_int8(r, 0, 2)};
+  PQclear(r);
+  db_params_clear(&params);
+  return status;
+}
+
+// -- pruning
+// -----------------------------------------------------------------------------------------------------------
+
+static const struct db_stmt old_stmt = {
+    .name = "webhook_prune_dead",
+    .sql = "DELETE FROM stillhere.webhook_event WHERE ctid = ANY (ARRAY(SELECT ctid FROM stillhere.webhook_event"
+           " WHERE dead_at < clock_timestamp() - interval '30 days' LIMIT $1 FOR UPDATE SKIP LOCKED))",
+};
+
+// Whether a lane is idle is said by its own columns, which are looked at again under its lock.
+static const struct db_stmt idle_stmt = {
+    .name = "webhook_prune_idle",
+    .sql = "DELETE FROM stillhere.webhook_lane l USING (SELECT room_id, target, replay FROM stillhere.webhook_lane"
+           " WHERE newest <= done AND due_at < clock_timestamp() - interval '1 day' LIMIT $1 FOR UPDATE SKIP LOCKED) i"
+           " WHERE l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay AND l.newest <= l.done",
+};
+
+// Lanes first, then their events. What was in a message stays in it, the others are dead one by one.
+static const struct db_stmt orphans_stmt = {
+    .name = "webhook_prune_orphans",
+    .sql = "WITH lane AS (SELECT * FROM stillhere.webhook_lane l WHERE l.target <> ALL($1) AND l.newest > l.done"
+           " AND (l.claimed_until IS NULL OR l.claimed_until <= clock_timestamp())"
+           " AND NOT EXISTS (SELECT FROM stillhere.webhook_event e WHERE e.room_id = l.room_id"
+           " AND e.target = l.target AND e.replay = l.replay AND e.dead_at IS NULL"
+           " AND e.created_at > clock_timestamp() - $3 * interval '1 ms') LIMIT $2 FOR UPDATE SKIP LOCKED),"
+           " dead AS (UPDATE stillhere.webhook_event e SET dead_at = clock_timestamp(), attempts = lane.attempts,"
+           " error = 'its target is not configured any more', message = COALESCE(e.message, CASE WHEN e.revision"
+           " <= lane.message_through THEN lane.message_through END, e.revision) FROM lane"
+           " WHERE e.room_id = lane.room_id AND e.target = lane.target AND e.replay = lane.replay"
+           " AND e.dead_at IS NULL AND (e.replay OR e.revision <= lane.newest))"
+           " UPDATE stillhere.webhook_lane l SET done = lane.newest, message_through = NULL, attempts = 0,"
+           " due_at = clock_timestamp() FROM lane"
+           " WHERE l.room_id = lane.room_id AND l.target = lane.target AND l.replay = lane.replay",
+};
+
+static const char *target_name(const void *set, size_t i) {
+  return ((const struct webhook_targets *)set)->list[i].name;
+}
+
+static enum db_status prune(struct db *db, const struct db_stmt *stmt, const struct db_params *params) {
+  PGresult *r = NULL;
+  enum db_status status = db_alone(db, stmt, params, &r);
+  PQclear(r);
+  return status;
+}
+
+enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms) {
+  struct db_params most = {0}, orphans = {0};
+  db_p_int8(&most, PRUNE_MAX);
+  db_p_text_array(&orphans, set->n, target_name, set);
+  db_p_int8(&orphans, PRUNE_MAX);
+  db_p_int8(&orphans, give_up_ms);
+  enum db_status status = prune(db, &old_stmt, &most);
+  if (status == DB_OK)
+    status = prune(db, &idle_stmt, &most);
+  if (status == DB_OK)
+    status = prune(db, &orphans_stmt, &orphans);
+  db_params_clear(&most);
+  db_params_clear(&orphans);
+  return status;
+}
+
+// -- lists
+// -------------------------------------------------------------------------------------------------------------
+
+static const struct db_stmt targets_stmt = {
+    .name = "webhook_targets_read",
+    .sql = "SELECT (SELECT count(*) FROM (SELECT FROM stillhere.webhook_event e WHERE e.target = i.name"
+           " AND e.dead_at IS NULL LIMIT $2) x),"
+           " (SELECT COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - min(e.created_at)) * 1000, 0)::int8"
+           " FROM stillhere.webhook_event e WHERE e.target = i.name AND e.dead_at IS NULL),"
+           " (SELECT count(*) FROM stillhere.webhook_event e WHERE e.target = i.name AND e.dead_at IS NOT NULL),"
+           " (SELECT l.last_error FROM stillhere.webhook_lane l WHERE l.target = i.name AND l.last_error IS NOT NULL"
+           " ORDER BY l.due_at DESC LIMIT 1)"
+           " FROM unnest($1::text[]) WITH ORDINALITY AS i(name, n) ORDER BY i.n",
+};
+
+enum db_status read_webhooks(struct db *db, const struct webhook_targets *set, struct buf *out) {
+  struct db_params params = {0};
+  db_p_text_array(&params, set->n, target_name, set);
+  db_p_int8(&params, COUNT_MAX);
+  PGresult *r = NULL;
+  enum db_status status = db_run(db, &targets_stmt, &params, &r);
+  jo_object(out);
+  jo_key(out, "targets");
+  jo_array(out);
+  for (int i = 0; status == DB_OK && i < PQntuples(r); i++) {
+    const struct webhook_target *t = &set->list[i];
+    jo_object(out);
+    jo_kstr(out, "name", t->name);
+    jo_key(out, "url");
+    jo_strn(out, t->url, strcspn(t->url, "?"));
+    jo_kint(out, "backlog", db_int8(r, i, 0));
+    jo_kint(out, "oldest_age_ms", db_int8(r, i, 1));
+    jo_kint(out, "dead", db_int8(r, i, 2));
+    jo_kstr(out, "last_error", db_null(r, i, 3) ? NULL : db_text(r, i, 3));
+    jo_object_end(out);
+  }
+  jo_array_end(out);
+  PQclear(r);
+  db_params_clear(&params);
+  return status;
+}
+
+// Messages after a cursor, in the order of target, room and message; one more than asked tells whether there are more.
+static const struct db_stmt dead_stmt = {
+    .name = "webhook_dead_read",
+    .sql = "SELECT target, room_id, message, max(attempts), max(error), max(dead_at),"
+           " json_agg(event_id ORDER BY revision)::text FROM stillhere.webhook_event"
+           " WHERE dead_at IS NOT NULL AND ($1::text IS NULL OR target = $1)"
+           " AND ($2::text IS NULL OR (target, room_id, message) > ($2, $3::text, $4::int8))"
+           " GROUP BY target, room_id, message ORDER BY target, room_id, message LIMIT $5",
+};
+
+bool webhook_cursor_parse(const char *s, struct webhook_cursor *cursor) {
+  size_t target = strcspn(s, "/");
+  const char *digits = strrchr(s, '/');
+  if (s[target] == '\0' || digits == s + target || target > WEBHOOK_NAME_MAX)
+    return false;
+  const char *room = s + target + 1;
+  size_t len = (size_t)(digits - room);
+  if (len == 0 || len > IDENT_MAX || !strict_int(digits + 1, strlen(digits + 1), 0, REVISION_MAX, &cursor->message))
+    return false;
+  (void)snprintf(cursor->target, sizeof cursor->target, "%.*s", (int)target, s);
+  (void)snprintf(cursor->room_id, sizeof cursor->room_id, "%.*s", (int)len, room);
+  return true;
+}
+
+static void dead_row(struct buf *out, const PGresult *r, int i) {
+  jo_object(out);
+  jo_kstr(out, "target", db_text(r, i, 0));
+  jo_kstr(out, "room_id", db_text(r, i, 1));
+  jo_kint(out, "message", db_int8(r, i, 2));
+  jo_key(out, "event_ids");
+  jo_raw(out, db_text(r, i, 6), (size_t)db_text_len(r, i, 6));
+  jo_kint(out, "attempts", db_int8(r, i, 3));
+  jo_kstr(out, "error", db_text(r, i, 4));
+  jo_ktime(out, "dead_at", db_time(r, i, 5));
+  jo_object_end(out);
+}
+
+enum db_status read_webhooks_dead(struct db *db, const char *target, const struct webhook_cursor *after, int limit,
+                                  struct buf *out) {
+  struct db_params params = {0};
+  db_p_text(&params, target);
+  db_p_text(&params, after != NULL ? after->target : NULL);
+  db_p_text(&params, after != NULL ? after->room_id : NULL);
+  db_p_int8(&params, after != NULL ? after->message : 0);
+  db_p_int8(&params, limit + 1);
+  PGresult *r = NULL;
+  enum db_status status = db_run(db, &dead_stmt, &params, &r);
+  int rows = status == DB_OK ? PQntuples(r) : 0;
+  jo_object(out);
+  jo_key(out, "dead");
+  jo_array(out);
+  for (int i = 0; i < rows && i < limit; i++)
+    dead_row(out, r, i);
+  jo_array_end(out);
+  struct buf next = {0};
+  if (rows > limit)
+    buf_printf(&next, "%s/%s/%lld", db_text(r, limit - 1, 0), db_text(r, limit - 1, 1),
+               (long long)db_int8(r, limit - 1, 2));
+  jo_kstr(out, "next", next.data);
+  out->failed |= next.failed;
+  buf_free(&next);
+  PQclear(r);
+  db_params_clear(&params);
+  return status;
+}
+
+// -- sending again
+// -----------------------------------------------------------------------------------------------------
+
+#define ASKED                                                                                                          \
+  " e.target = $1 AND e.dead_at IS NOT NULL AND ($2::text IS NULL OR e.room_id = $2)"                                  \
+  " AND ($3::int8 = 0 OR e.message = $3)"
+
+static const struct db_stmt replay_lanes_stmt = {
+    .name = "webhook_replay_lanes",
+    .sql =
+        "INSERT INTO stillhere.webhook_lane AS l (room_id, target, replay, newest)"
+        " SELECT e.room_id, e.target, true, max(e.revision) FROM stillhere.webhook_event e WHERE" ASKED
+        " GROUP BY 1, 2 ORDER BY 1, 2"
+        " ON CONFLICT (room_id, target, replay) DO UPDATE SET newest = GREATEST(l.newest, excluded.newest), done = 0,"
+        " due_at = LEAST(l.due_at, excluded.due_at)",
+};
+
+// Only where the lane is there, and so locked: what died in between waits for the next time.
+static const struct db_stmt replay_events_stmt = {
+    .name = "webhook_replay_events",
+    .sql = "UPDATE stillhere.webhook_event e SET replay = true, dead_at = NULL, error = NULL, attempts = 0,"
+           " created_at = clock_timestamp() FROM stillhere.webhook_lane l WHERE" ASKED
+           " AND l.room_id = e.room_id AND l.target = e.target AND l.replay AND l.newest > l.done"
+           " AND l.newest >= e.revision",
+};
+
+struct replay {
+  const char *target, *room_id;
+  int64_t message, n;
+};
+
+static enum db_status replay_work(struct db *db, void *ctx) {
+  struct replay *a = ctx;
+  struct db_params params = {0};
+  db_p_text(&params, a->target);
+  db_p_text(&params, a->room_id);
+  db_p_int8(&params, a->message);
+  struct db_step steps[] = {{&replay_lanes_stmt, &params}, {&replay_events_stmt, &params}};
+  PGresult *results[2] = {0};
+  enum db_status status = db_pipeline(db, steps, 2, results);
+  if (status == DB_OK)
+    a->n = strtoll(PQcmdTuples(results[1]), NULL, 10);
+  PQclear(results[0]);
+  PQclear(results[1]);
+  db_params_clear(&params);
+  return status;
+}
+
+enum db_status webhook_replay(struct db *db, const char *target, const char *room_id, int64_t message, int64_t *n) {
+  struct replay a = {.target = target, .room_id = room_id, .message = message};
+  enum db_status status = db_transaction(db, replay_work, &a);
+  *n = a.n;
+  return status;
+}
