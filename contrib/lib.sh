@@ -10,6 +10,9 @@ die() {
 
 # -- packages --------------------------------------------------------------------------------------------------------
 
+# Where servers are; not in everybody's PATH.
+PATH=$PATH:/usr/sbin:/sbin
+
 has_command() { command -v "$1" >/dev/null 2>&1; }
 has_library() { has_command pkg-config && pkg-config --exists "$1"; }
 has_header() { has_command cc && printf '#include <%s>\n' "$1" | cc -E - >/dev/null 2>&1; }
@@ -48,6 +51,14 @@ postgres -              postgresql
 library  cmocka         libcmocka-dev        tests
 command  python3        python3              tests
 command  openssl        openssl              tests
+command  nginx          nginx                tests
+command  pgbouncer      pgbouncer            tests
+command  promtool       prometheus           tests
+command  systemd-analyze systemd             tests
+command  dh             debhelper            tests
+command  fakeroot       fakeroot             tests
+command  lintian        lintian              tests
+library  libsystemd     libsystemd-dev       tests
 LIST
 }
 

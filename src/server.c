@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server.h"
 
+#include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,6 +18,7 @@
 #include "auth/authority.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/metric.h"
 #include "base/rand.h"
 #include "db/db.h"
 #include "http/acceptor.h"
@@ -33,6 +35,7 @@
 #include "live/reader.h"
 #include "live/sweeper.h"
 #include "live/tail.h"
+#include "live/webhook.h"
 #include "live/writer.h"
 #include "schema.h"
 
@@ -61,6 +64,7 @@
 #define STOP_REQUESTS_MS 3000
 #define STOP_WRITER_MS 2000
 #define STOP_LAST_SEEN_MS 1000
+#define STOP_WEBHOOK_MS 1000
 #define STOP_WORKERS_MS 1000
 #define STOP_LOG_MS 500
 
@@ -76,6 +80,7 @@ enum role {
   ROLE_LAST_SEEN,
   ROLE_CURSORS,
   ROLE_CHANGER,
+  ROLE_WEBHOOK,
   ROLE_COUNT
 };
 
@@ -92,6 +97,7 @@ static const struct db_options role_defaults[ROLE_COUNT] = {
     [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250, false},
     [ROLE_CURSORS] = {NULL, "stillhered cursors", 2000, 3000, 1000, false},
     [ROLE_CHANGER] = {NULL, "stillhered changer", 2000, 3000, 250, false},
+    [ROLE_WEBHOOK] = {NULL, "stillhered webhook", 2000, 3000, 1000, true},
 };
 
 struct server {
@@ -116,6 +122,7 @@ struct server {
   struct listener *listener;
   struct last_seen *last_seen;
   struct sweeper *sweeper;
+  struct webhook *webhook;
 };
 
 void server_tell_systemd(const char *state) {
@@ -178,7 +185,11 @@ static bool start_parts(struct server *s) {
     s->service.writer = writer_start(&writer);
   if (s->service.writer != NULL)
     s->sweeper = sweeper_start(&sweeper);
-  return s->sweeper != NULL;
+  if (s->sweeper != NULL)
+    s->webhook = webhook_start(&(struct webhook_options){.db = &s->db[ROLE_WEBHOOK],
+                                                         .allow_private = c->webhook_allow_private != 0,
+                                                         .give_up_ms = c->webhook_give_up_ms});
+  return s->webhook != NULL;
 }
 
 static void *starter_main(void *arg) {
@@ -267,13 +278,32 @@ static bool start_workers(struct server *s) {
   return true;
 }
 
+/// Reads the targets of webhooks. @return false when they cannot be used (logged); nothing has changed then
+static bool load_targets(const struct config *config) {
+  char error[CONFIG_ERROR_SIZE];
+  struct webhook_targets *set = webhook_targets_load(config, error);
+  if (set == NULL)
+    log_error("%s", error);
+  else
+    webhook_targets_set(set);
+  return set != NULL;
+}
+
 /// @return false when a part does not start (logged); what did start is stopped by stop()
 static bool start(struct server *s) {
   static const enum decision_log_level levels[] = {[CONFIG_DECISIONS_ALL] = DECISION_LOG_ALL,
                                                    [CONFIG_DECISIONS_TRANSITIONS] = DECISION_LOG_TRANSITIONS,
                                                    [CONFIG_DECISIONS_OFF] = DECISION_LOG_OFF};
   struct config *c = s->config;
+  if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+    log_error("the server does not start: libcurl cannot be set up");
+    return false;
+  }
+  if (!load_targets(c))
+    return false;
   fit_descriptors(c);
+  metric_set(METRIC_LONGPOLL_MAX_WAITING, c->longpoll_max_waiting);
+  metric_set(METRIC_MAX_CONNECTIONS, c->max_connections);
   name_instance(s);
   set_up_db_options(s);
   struct tail_options tail = {.replay_limit = (int)c->replay_limit,
@@ -351,6 +381,8 @@ static void stop(struct server *s) {
   reader_stop(s->service.changers);
   if (s->sweeper != NULL)
     sweeper_stop(s->sweeper);
+  webhook_stop(s->webhook, STOP_WEBHOOK_MS);
+  webhook_targets_set(NULL);
   int64_t deadline_us = clock_mono_us() + STOP_WORKERS_MS * INT64_C(1000);
   for (unsigned i = 0; i < s->n_workers; i++)
     worker_stop(s->workers[i], deadline_us);
@@ -389,6 +421,7 @@ bool server_failed(const struct server *s) {
 
 void server_reload(struct server *s, const struct config *fresh) {
   authority_reload(s->authority, fresh);
+  (void)load_targets(fresh);
   for (unsigned i = 0; i < s->n_workers; i++)
     worker_look_over(s->workers[i]);
   bool tls = fresh->tls_cert_file[0] != '\0';

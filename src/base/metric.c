@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/histogram.h"
+#include "base/process_metric.h"
 #include "base/util.h"
 
 static _Atomic int64_t values[METRIC_COUNT];
@@ -39,6 +41,8 @@ static const struct {
     [METRIC_EVENT_USER_ONLINE] = {"stillhere_events_total", "counter", NULL, "kind=\"user.online\""},
     [METRIC_EVENT_USER_OFFLINE] = {"stillhere_events_total", "counter", NULL, "kind=\"user.offline\""},
     [METRIC_LONGPOLL_WAITING] = {"stillhere_longpoll_waiting", "gauge", "Polls that wait right now.", NULL},
+    [METRIC_LONGPOLL_MAX_WAITING] = {"stillhere_longpoll_max_waiting", "gauge",
+                                     "Polls that may wait at the same time, as configured.", NULL},
     [METRIC_STREAMS] = {"stillhere_streams", "gauge", "Open streams of server-sent events.", NULL},
     [METRIC_STREAMS_CUT] = {"stillhere_streams_cut_total", "counter",
                             "Streams that were cut because their clients did not read.", NULL},
@@ -68,6 +72,8 @@ static const struct {
     [METRIC_DATABASE_UP] = {"stillhere_database_up", "gauge",
                             "Whether the newest attempt to connect to the database succeeded.", NULL},
     [METRIC_CONNECTIONS] = {"stillhere_connections", "gauge", "Open HTTP connections.", NULL},
+    [METRIC_MAX_CONNECTIONS] = {"stillhere_max_connections", "gauge",
+                                "HTTP connections that may be open at the same time, as configured.", NULL},
     [METRIC_HTTP_REQUESTS] = {"stillhere_http_requests_total", "counter", "HTTP requests answered.", NULL},
     [METRIC_HTTP_5XX] = {"stillhere_http_5xx_total", "counter", "HTTP requests answered with a status of 500 and more.",
                          NULL},
@@ -114,17 +120,51 @@ static const struct {
     [METRIC_REFUSED_TOO_MANY_LEASES] = {"stillhere_refused_total", "counter", NULL, "code=\"too_many_leases\""},
     [METRIC_REFUSED_TOO_MANY_WAITING] = {"stillhere_refused_total", "counter", NULL, "code=\"too_many_waiting\""},
     [METRIC_REFUSED_OTHER] = {"stillhere_refused_total", "counter", NULL, "code=\"other\""},
+    [METRIC_WEBHOOK_OK] = {"stillhere_webhook_deliveries_total", "counter",
+                           "Attempts to deliver a message to a webhook, by what came of them.", "result=\"ok\""},
+    [METRIC_WEBHOOK_RETRY] = {"stillhere_webhook_deliveries_total", "counter", NULL, "result=\"retry\""},
+    [METRIC_WEBHOOK_DEAD] = {"stillhere_webhook_deliveries_total", "counter", NULL, "result=\"dead\""},
+    [METRIC_WEBHOOK_EVENTS] = {"stillhere_webhook_events_delivered_total", "counter", "Events delivered to webhooks.",
+                               NULL},
+    [METRIC_WEBHOOK_BACKLOG] = {"stillhere_webhook_backlog", "gauge",
+                                "Events in the database that webhooks have not been told yet.", NULL},
+    [METRIC_WEBHOOK_OLDEST] = {"stillhere_webhook_oldest_seconds", "gauge",
+                               "How old the oldest event is that a webhook has not been told yet.", NULL},
+    [METRIC_WEBHOOK_DEAD_EVENTS] = {"stillhere_webhook_dead", "gauge",
+                                    "Events in the database that were given up for a webhook.", NULL},
+    [METRIC_WEBHOOK_IN_FLIGHT] = {"stillhere_webhook_in_flight", "gauge",
+                                  "Messages that this instance is sending to webhooks.", NULL},
 };
 
-/// Upper bounds of the histogram, milliseconds, and as Prometheus wants to read them.
-static const struct {
-  int64_t ms;
-  const char *seconds;
-} buckets[] = {{10, "0.01"}, {50, "0.05"}, {100, "0.1"}, {250, "0.25"}, {500, "0.5"},
-               {1000, "1"},  {2000, "2"},  {5000, "5"},  {10000, "10"}, {60000, "60"}};
+static struct histogram lateness = {
+    .name = "stillhere_expiry_lateness_seconds",
+    .help = "How long after its expiry a lease was ended.",
+    .bounds = {{10000, "0.01"},
+               {50000, "0.05"},
+               {100000, "0.1"},
+               {250000, "0.25"},
+               {500000, "0.5"},
+               {1000000, "1"},
+               {2000000, "2"},
+               {5000000, "5"},
+               {10000000, "10"},
+               {60000000, "60"}},
+};
 
-static _Atomic int64_t lateness_counts[ARRAY_LEN(buckets) + 1]; // each bucket by itself; the last has no bound
-static _Atomic int64_t lateness_sum_ms;
+static struct histogram batch_wait = {
+    .name = "stillhere_batch_wait_seconds",
+    .help = "How long the oldest heartbeat of each committed batch had waited for it.",
+    .bounds = {{500, "0.0005"},
+               {1000, "0.001"},
+               {2500, "0.0025"},
+               {5000, "0.005"},
+               {10000, "0.01"},
+               {25000, "0.025"},
+               {100000, "0.1"},
+               {500000, "0.5"},
+               {2000000, "2"},
+               {5000000, "5"}},
+};
 
 static _Atomic int64_t last_seen_lag_ms;
 
@@ -143,13 +183,11 @@ int64_t metric_get(enum metric m) {
 }
 
 void metric_expiry_lateness(int64_t overdue_ms) {
-  if (overdue_ms < 0)
-    overdue_ms = 0;
-  size_t i = 0;
-  while (i < ARRAY_LEN(buckets) && overdue_ms > buckets[i].ms)
-    i++;
-  atomic_fetch_add_explicit(&lateness_counts[i], 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&lateness_sum_ms, overdue_ms, memory_order_relaxed);
+  histogram_add(&lateness, overdue_ms > INT64_MAX / 1000 ? INT64_MAX / 1000 : overdue_ms * 1000);
+}
+
+void metric_batch_wait(int64_t waited_us) {
+  histogram_add(&batch_wait, waited_us);
 }
 
 void metric_last_seen_lag(int64_t lag_ms) {
@@ -174,19 +212,6 @@ static void render_load_factor(struct buf *b) {
   buf_printf(b, "# TYPE %s gauge\n%s %" PRId64 ".%03d\n", name, name, n / 1000, (int)(n % 1000));
 }
 
-static void render_lateness(struct buf *b) {
-  static const char name[] = "stillhere_expiry_lateness_seconds";
-  buf_printf(b, "# HELP %s How long after its expiry a lease was ended.\n# TYPE %s histogram\n", name, name);
-  int64_t total = 0;
-  for (size_t i = 0; i <= ARRAY_LEN(buckets); i++) {
-    total += atomic_load_explicit(&lateness_counts[i], memory_order_relaxed);
-    const char *bound = i < ARRAY_LEN(buckets) ? buckets[i].seconds : "+Inf";
-    buf_printf(b, "%s_bucket{le=\"%s\"} %" PRId64 "\n", name, bound, total);
-  }
-  int64_t sum = atomic_load_explicit(&lateness_sum_ms, memory_order_relaxed);
-  buf_printf(b, "%s_sum %" PRId64 ".%03d\n%s_count %" PRId64 "\n", name, sum / 1000, (int)(sum % 1000), name, total);
-}
-
 void metric_render(struct buf *b) {
   const char *family = "";
   for (size_t i = 0; i < METRIC_COUNT; i++) {
@@ -201,7 +226,9 @@ void metric_render(struct buf *b) {
     buf_int(b, metric_get((enum metric)i));
     buf_putc(b, '\n');
   }
-  render_lateness(b);
+  histogram_render(b, &lateness);
+  histogram_render(b, &batch_wait);
   render_last_seen_lag(b);
   render_load_factor(b);
+  process_metric_render(b);
 }

@@ -26,11 +26,12 @@ enum metric {
   METRIC_EVENT_MEMBERSHIP_REVOKED,
   METRIC_EVENT_USER_ONLINE,
   METRIC_EVENT_USER_OFFLINE,
-  METRIC_LONGPOLL_WAITING, ///< gauge
-  METRIC_STREAMS,          ///< gauge
-  METRIC_STREAMS_CUT,      ///< streams whose clients did not read
-  METRIC_WAKES,            ///< one for each room wake of a worker
-  METRIC_WAKES_FOLDED,     ///< held back until the end of a window
+  METRIC_LONGPOLL_WAITING,     ///< gauge
+  METRIC_LONGPOLL_MAX_WAITING, ///< gauge
+  METRIC_STREAMS,              ///< gauge
+  METRIC_STREAMS_CUT,          ///< streams whose clients did not read
+  METRIC_WAKES,                ///< one for each room wake of a worker
+  METRIC_WAKES_FOLDED,         ///< held back until the end of a window
   METRIC_REPLY_EVENTS,
   METRIC_REPLY_UNCHANGED,
   METRIC_REPLY_NOT_MODIFIED,
@@ -46,6 +47,7 @@ enum metric {
   METRIC_CURSOR_SENT,           ///< packets sent to other instances
   METRIC_DATABASE_UP,           ///< gauge, 0 or 1
   METRIC_CONNECTIONS,           ///< gauge
+  METRIC_MAX_CONNECTIONS,       ///< gauge
   METRIC_HTTP_REQUESTS,         ///< all requests answered
   METRIC_HTTP_5XX,              ///< of those, with a status of 500 and more
   METRIC_DECISION_LOG_DROPPED,  ///< lines that could not be kept
@@ -81,6 +83,14 @@ enum metric {
   METRIC_REFUSED_TOO_MANY_LEASES,
   METRIC_REFUSED_TOO_MANY_WAITING,
   METRIC_REFUSED_OTHER,
+  METRIC_WEBHOOK_OK, ///< attempts to deliver a message, by what came of them
+  METRIC_WEBHOOK_RETRY,
+  METRIC_WEBHOOK_DEAD,
+  METRIC_WEBHOOK_EVENTS,      ///< events delivered
+  METRIC_WEBHOOK_BACKLOG,     ///< gauge: events not delivered yet, of all instances
+  METRIC_WEBHOOK_OLDEST,      ///< gauge: how old the oldest of them is, seconds
+  METRIC_WEBHOOK_DEAD_EVENTS, ///< gauge: events that were given up
+  METRIC_WEBHOOK_IN_FLIGHT,   ///< gauge
   METRIC_COUNT
 };
 
@@ -90,6 +100,10 @@ int64_t metric_get(enum metric m);
 
 /// Records one expiry's lateness, milliseconds, into the histogram stillhere_expiry_lateness_seconds.
 void metric_expiry_lateness(int64_t overdue_ms);
+
+/// Records how long the oldest heartbeat of a committed batch had waited, microseconds, into the histogram
+/// stillhere_batch_wait_seconds.
+void metric_batch_wait(int64_t waited_us);
 
 /// Sets the gauge stillhere_last_seen_lag_seconds, milliseconds: how old the oldest time is that was not written yet.
 void metric_last_seen_lag(int64_t lag_ms);

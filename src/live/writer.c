@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/metric.h"
 #include "live/commit.h"
 #include "live/stragglers.h"
 
@@ -163,12 +164,14 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
     int64_t since_us = waiting_since_us(w, batch);
     enum db_status status = commit(w, db, batch);
     switch (status) {
-    case DB_OK:
+    case DB_OK: {
+      int64_t now_us = clock_mono_us();
+      metric_batch_wait(now_us - since_us);
       if (w->options.load != NULL) {
-        int64_t now_us = clock_mono_us();
         load_note(w->options.load, now_us - since_us, now_us);
       }
       return;
+    }
     case DB_LOCKED:
     case DB_FAILED:
       // One op in it is the reason; singly the others are done at once.

@@ -516,8 +516,11 @@ static void test_metrics(void **state) {
   expect_line(&b, "stillhere_expiry_lateness_seconds_bucket{le=\"0.25\"} 3\n");
   expect_line(&b, "stillhere_expiry_lateness_seconds_bucket{le=\"60\"} 3\n");
   expect_line(&b, "stillhere_expiry_lateness_seconds_bucket{le=\"+Inf\"} 4\n");
-  expect_line(&b, "stillhere_expiry_lateness_seconds_sum 600.201\n");
+  expect_line(&b, "stillhere_expiry_lateness_seconds_sum 600.201000\n");
   expect_line(&b, "stillhere_expiry_lateness_seconds_count 4\n");
+  expect_line(&b, "stillhere_build_info{version=\"" PACKAGE_VERSION "\"} 1\n");
+  expect_line(&b, "# TYPE process_resident_memory_bytes gauge\n");
+  expect_line(&b, "# TYPE process_start_time_seconds gauge\n");
 
   // Each family has one head, in front of all its series; counters end in _total.
   for (const char *line = b.data; *line != '\0'; line = strchr(line, '\n') + 1) {

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Behind nginx as contrib/nginx/stillhere.conf sets it up: long polls, streams, an instance that dies."""
+
+import os
+import shutil
+import subprocess
+
+from harness.case import SLOW, Case, Wire, presence_path, time
+from harness.daemon import free_port
+from harness.sse import Streams
+from harness.tls import TRUSTED, Pair
+
+TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+FRAME = """daemon off;
+worker_processes 1;
+pid %(dir)s/nginx.pid;
+error_log %(dir)s/nginx-error.log warn;
+events { worker_connections 256; }
+http {
+  client_body_temp_path %(dir)s/body; proxy_temp_path %(dir)s/proxy; fastcgi_temp_path %(dir)s/fastcgi;
+  uwsgi_temp_path %(dir)s/uwsgi; scgi_temp_path %(dir)s/scgi;
+  %(site)s
+}
+"""
+
+
+def replaced(text, *pairs):
+    """Each must be there: the file that is shipped is the one that is tested."""
+    for old, new in pairs:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+class Proxied(Case):
+    instances = 2
+    config = {"ttl_min_ms": 1000}
+
+    @classmethod
+    def begin(cls):
+        super().begin()
+        pair = Pair(cls.directory, "nginx")
+        port = free_port()
+        cls.proxy = "https://127.0.0.1:%d" % port
+        TRUSTED[cls.proxy] = pair.cert
+        with open(os.path.join(TREE, "contrib", "nginx", "stillhere.conf"), encoding="utf-8") as f:
+            site = f.read()
+        site = replaced(
+            site,
+            ("    server 127.0.0.1:7470;\n    # server 127.0.0.1:7471;\n",
+             "".join("    server 127.0.0.1:%d;\n" % d.port for d in cls.daemons)),
+            ("listen 443 ssl http2;", "listen 127.0.0.1:%d ssl http2;" % port),
+            ("    listen [::]:443 ssl http2;\n", ""),
+            ("/etc/ssl/presence.example.org.pem", pair.cert),
+            ("/etc/ssl/private/presence.example.org.key", pair.key))
+        conf = os.path.join(cls.directory, "nginx.conf")
+        with open(conf, "w", encoding="utf-8") as f:
+            f.write(FRAME % {"dir": cls.directory, "site": site})
+        program = shutil.which("nginx") or "/usr/sbin/nginx"
+        cls.nginx = subprocess.Popen([program, "-c", conf, "-p", cls.directory, "-e",
+                                      os.path.join(cls.directory, "nginx-error.log")], stdin=subprocess.DEVNULL)
+        end = time.monotonic() + 10 * SLOW
+        while True:
+            try:
+                if cls.client.get(cls.proxy, "/healthz", fresh=True).status == 200:
+                    return
+            except OSError:
+                pass
+            assert time.monotonic() < end and cls.nginx.poll() is None, "nginx does not start"
+            time.sleep(0.05)
+
+    @classmethod
+    def finish(cls):
+        cls.nginx.terminate()
+        cls.nginx.wait(20)
+        return super().finish()
+
+    def test_polls_and_streams_pass_at_once(self):
+        room = self.room()
+        head = self.grant(room, "a", base=self.proxy)["room_revision"]
+        with Streams(self.proxy, [presence_path(room, head)]) as streams:
+            streams.collect(lambda: streams[0].status is not None, 5)
+            poll = self.background(self.client.poll, self.proxy, room, head, wait_ms=20000)
+            self.wait_until(lambda: sum(self.waiting(b) for b in self.bases) >= 1, 5, "the poll")
+            began = time.monotonic()
+            self.grant(room, "b", base=self.proxy)
+            events = self.ok(self.answer(poll))["events"]
+            self.assertEqual([e["session_id"] for e in events], ["b"])
+            streams.collect(lambda: streams[0].messages, 5)
+            self.assertTrue(streams[0].messages)
+            self.assertLess(time.monotonic() - began, 2 * SLOW)
+
+    def test_ids_of_requests_come_through(self):
+        room = self.room()
+        reply = self.client.hb(self.proxy, room, "u", "s")
+        self.assertEqual(self.q("SELECT request_id FROM stillhere.lease WHERE room_id = '%s'" % room),
+                         self.ok(reply)["request_id"])
+        self.assertRegex(reply["request_id"], r"^[0-9a-f]{32}$")
+
+    def test_metrics_are_for_the_inside(self):
+        self.assertEqual(self.client.get(self.proxy, "/metrics").status, 404)
+
+    def test_who_hangs_up_frees_the_poll(self):
+        room = self.room()
+        head = self.grant(room)["room_revision"]
+        before = sum(self.waiting(b) for b in self.bases)
+        with Wire(self.proxy) as wire:
+            wire.send(("GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" %
+                       presence_path(room, head, wait_ms=50000)).encode())
+            self.wait_until(lambda: sum(self.waiting(b) for b in self.bases) > before, 5, "the poll")
+        self.wait_until(lambda: sum(self.waiting(b) for b in self.bases) == before, 7, "the end of the poll")
+
+    def test_an_instance_that_dies_is_not_noticed(self):
+        room = self.room()
+        self.grant(room, base=self.proxy)
+        extra = self.daemons[1]
+        extra.kill()
+        self.forget(extra)
+        for i in range(40):
+            self.assertEqual(self.client.hb(self.proxy, room, "u", "s").status, 200, "heartbeat %d" % i)
+            self.ok(self.client.poll(self.proxy, room))
