@@ -11,8 +11,13 @@ int cmd_close(const struct options *options);
 int cmd_who(const struct options *options);
 int cmd_rooms(const struct options *options);
 int cmd_watch(const struct options *options);
+int cmd_last_seen(const struct options *options);
+int cmd_explain(const struct options *options);
+int cmd_bench(const struct options *options);
+int cmd_drill(const struct options *options);
 int cmd_member(const struct options *options);
 int cmd_token(const struct options *options);
+int cmd_webhooks(const struct options *options);
 int cmd_dev(const struct options *options);
 
 #endif

@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "base/rand.h"
+#include "base/strict.h"
 #include "cli/options.h"
 #include "cli/signals.h"
-#include "cli/text.h"
 
 /// Longest answer that is read, bytes: far above a snapshot of a full room.
 #define BODY_MAX (256u << 20)
@@ -27,11 +27,21 @@
 #define PACKAGE_VERSION "unknown"
 #endif
 
-struct http {
+struct http_group {
   CURLM *multi;
+};
+
+struct http {
+  struct http_group *group;
+  bool own_group; ///< nobody else is in it
   CURL *easy;
   const char *url, *token_file;
   char curl_error[CURL_ERROR_SIZE];
+  // The request under way.
+  bool running;
+  struct curl_slist *headers;
+  struct http_reply *reply;
+  enum http_result result;
 };
 
 static const char *ca_file;
@@ -45,30 +55,65 @@ static const char *unix_path(const char *url) {
   return strncmp(url, "unix:/", 6) == 0 ? url + 5 : NULL;
 }
 
-struct http *http_open(const char *url, const char *token_file) {
+struct http_group *http_group_open(void) {
+  struct http_group *group = calloc(1, sizeof *group);
+  if (group == NULL || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+    free(group);
+    return NULL;
+  }
+  group->multi = curl_multi_init();
+  if (group->multi == NULL) {
+    http_group_close(group);
+    return NULL;
+  }
+  return group;
+}
+
+void http_group_close(struct http_group *group) {
+  if (group == NULL)
+    return;
+  curl_multi_cleanup(group->multi);
+  curl_global_cleanup();
+  free(group);
+}
+
+struct http *http_open_in(struct http_group *group, const char *url, const char *token_file) {
   struct http *http = calloc(1, sizeof *http);
-  if (http == NULL || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+  if (http == NULL)
+    return NULL;
+  http->group = group;
+  http->url = url;
+  http->token_file = token_file;
+  http->easy = curl_easy_init();
+  if (http->easy == NULL) {
     free(http);
     return NULL;
   }
-  http->url = url;
-  http->token_file = token_file;
-  http->multi = curl_multi_init();
-  http->easy = curl_easy_init();
-  if (http->multi == NULL || http->easy == NULL) {
-    http_close(http);
-    return NULL;
-  }
+  return http;
+}
+
+struct http *http_open(const char *url, const char *token_file) {
+  struct http_group *group = http_group_open();
+  struct http *http = group == NULL ? NULL : http_open_in(group, url, token_file);
+  if (http == NULL)
+    http_group_close(group);
+  else
+    http->own_group = true;
   return http;
 }
 
 void http_close(struct http *http) {
   if (http == NULL)
     return;
+  http_abandon(http);
   curl_easy_cleanup(http->easy);
-  curl_multi_cleanup(http->multi);
-  curl_global_cleanup();
+  if (http->own_group)
+    http_group_close(http->group);
   free(http);
+}
+
+const char *http_url(const struct http *http) {
+  return http->url;
 }
 
 void http_reply_clear(struct http_reply *reply) {
@@ -85,10 +130,26 @@ static size_t take_body(char *data, size_t size, size_t n, void *ctx) {
   return reply->body.failed ? 0 : size * n;
 }
 
+/// Keeps the id by which the server's logs know the request, without the blanks around it.
+static void take_request_id(struct http_reply *reply, const char *data, size_t len) {
+  while (len > 0 && *data == ' ') {
+    data++;
+    len--;
+  }
+  while (len > 0 && (data[len - 1] == '\r' || data[len - 1] == '\n' || data[len - 1] == ' '))
+    len--;
+  if (!request_id_sane(data, len) || len >= sizeof reply->request_id)
+    return;
+  memcpy(reply->request_id, data, len);
+  reply->request_id[len] = '\0';
+}
+
 static size_t take_header(char *data, size_t size, size_t n, void *ctx) {
   struct http_reply *reply = ctx;
-  static const char name[] = "retry-after:";
+  static const char name[] = "retry-after:", id_name[] = "x-request-id:";
   size_t len = size * n;
+  if (len > sizeof id_name && strncasecmp(data, id_name, sizeof id_name - 1) == 0)
+    take_request_id(reply, data + sizeof id_name - 1, len - (sizeof id_name - 1));
   if (len > sizeof name && strncasecmp(data, name, sizeof name - 1) == 0) {
     int seconds = 0;
     for (size_t i = sizeof name - 1; i < len && seconds < 100000; i++) {
@@ -174,66 +235,118 @@ static bool set_up(struct http *http, const char *method, const char *url, const
   return ok;
 }
 
-/// Runs the transfer that is set up, until its end or a signal.
-static enum http_result transfer(struct http *http, struct http_reply *reply) {
-  if (curl_multi_add_handle(http->multi, http->easy) != CURLM_OK)
-    return HTTP_BROKEN;
-  enum http_result result = HTTP_BROKEN;
-  for (int running = 1;;) {
-    if (curl_multi_perform(http->multi, &running) != CURLM_OK)
-      break;
-    if (running == 0) {
-      int left;
-      const CURLMsg *message = curl_multi_info_read(http->multi, &left);
-      CURLcode code = message == NULL ? CURLE_FAILED_INIT : message->data.result;
-      result = code == CURLE_OK ? HTTP_ANSWERED : HTTP_UNREACHABLE;
-      if (code != CURLE_OK)
-        snprintf(reply->error, sizeof reply->error, "%s",
-                 http->curl_error[0] != '\0' ? http->curl_error : curl_easy_strerror(code));
-      break;
-    }
-    struct curl_waitfd signals = {.fd = signals_fd(), .events = CURL_WAIT_POLLIN};
-    if (curl_multi_poll(http->multi, &signals, 1, 60000, NULL) != CURLM_OK)
-      break;
-    if (signals.revents != 0) {
-      result = HTTP_INTERRUPTED;
-      break;
-    }
-  }
-  curl_multi_remove_handle(http->multi, http->easy);
-  return result;
-}
-
-enum http_result http_send(struct http *http, const char *method, const char *path, const char *body,
-                           int64_t timeout_ms, struct http_reply *reply) {
-  http_reply_clear(reply);
-  struct buf url = {0};
-  buf_puts(&url, unix_path(http->url) != NULL ? "http://localhost" : http->url);
-  buf_puts(&url, path);
-  struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
-  // No "Expect: 100-continue": it would only cost a round trip.
-  bool ok = !url.failed && headers != NULL && curl_slist_append(headers, "Expect:") != NULL;
-  char *token = NULL;
-  enum http_result result = HTTP_BROKEN;
-  if (ok && http->token_file != NULL) {
-    token = authorization(http->token_file, reply);
-    ok = token != NULL && curl_slist_append(headers, token) != NULL;
-  }
-  if (ok && set_up(http, method, url.data, body, timeout_ms, headers, reply))
-    result = transfer(http, reply);
-  if (result == HTTP_BROKEN && reply->error[0] == '\0')
-    snprintf(reply->error, sizeof reply->error, "memory ran out");
+/// Takes the request out of the group, whatever became of it.
+static void settle(struct http *http, enum http_result result) {
+  struct http_reply *reply = http->reply;
+  curl_multi_remove_handle(http->group->multi, http->easy);
+  curl_slist_free_all(http->headers);
+  http->headers = NULL;
+  http->running = false;
+  http->result = result;
   if (result == HTTP_ANSWERED) {
     long status = 0;
     curl_easy_getinfo(http->easy, CURLINFO_RESPONSE_CODE, &status);
     reply->status = (int)status;
     if (reply->body.len > 0)
       reply->json = json_loadb(reply->body.data, reply->body.len, 0, NULL);
+  } else if (reply->error[0] == '\0') {
+    snprintf(reply->error, sizeof reply->error, "memory ran out");
   }
-  curl_slist_free_all(headers);
+}
+
+/// Settles what curl has brought to an end. @return how many those were
+static int settle_ended(struct http_group *group) {
+  int n = 0, left;
+  for (const CURLMsg *message; (message = curl_multi_info_read(group->multi, &left)) != NULL;) {
+    struct http *http = NULL;
+    CURLcode code = message->data.result;
+    if (message->msg != CURLMSG_DONE ||
+        curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&http) != CURLE_OK || http == NULL)
+      continue;
+    if (code != CURLE_OK)
+      snprintf(http->reply->error, sizeof http->reply->error, "%s",
+               http->curl_error[0] != '\0' ? http->curl_error : curl_easy_strerror(code));
+    settle(http, code == CURLE_OK ? HTTP_ANSWERED : HTTP_UNREACHABLE);
+    n++;
+  }
+  return n;
+}
+
+bool http_begin(struct http *http, const char *method, const char *path, const char *body, int64_t timeout_ms,
+                struct http_reply *reply) {
+  http_abandon(http);
+  http_reply_clear(reply);
+  http->reply = reply;
+  http->result = HTTP_BROKEN;
+  struct buf url = {0};
+  buf_puts(&url, unix_path(http->url) != NULL ? "http://localhost" : http->url);
+  while (url.len > 0 && url.data[url.len - 1] == '/')
+    url.data[--url.len] = '\0';
+  buf_puts(&url, path);
+  http->headers = curl_slist_append(NULL, "Content-Type: application/json");
+  // No "Expect: 100-continue": it would only cost a round trip.
+  bool ok = !url.failed && http->headers != NULL && curl_slist_append(http->headers, "Expect:") != NULL;
+  char *token = NULL;
+  if (ok && http->token_file != NULL) {
+    token = authorization(http->token_file, reply);
+    ok = token != NULL && curl_slist_append(http->headers, token) != NULL;
+  }
+  ok = ok && set_up(http, method, url.data, body, timeout_ms, http->headers, reply) &&
+       curl_easy_setopt(http->easy, CURLOPT_PRIVATE, http) == CURLE_OK &&
+       curl_multi_add_handle(http->group->multi, http->easy) == CURLM_OK;
+  http->running = ok;
+  if (!ok)
+    settle(http, HTTP_BROKEN);
   free(token);
   buf_free(&url);
-  return result;
+  return ok;
+}
+
+bool http_running(const struct http *http) {
+  return http->running;
+}
+
+enum http_result http_outcome(const struct http *http) {
+  return http->running ? HTTP_INTERRUPTED : http->result;
+}
+
+void http_abandon(struct http *http) {
+  if (http->running)
+    settle(http, HTTP_INTERRUPTED);
+}
+
+bool http_group_run(struct http_group *group, int64_t until_us) {
+  for (int running;;) {
+    if (curl_multi_perform(group->multi, &running) != CURLM_OK)
+      return false;
+    if (settle_ended(group) > 0)
+      return true;
+    int64_t left_ms = (until_us - clock_mono_us() + 999) / 1000;
+    if (left_ms <= 0)
+      return true;
+    struct curl_waitfd signals = {.fd = signals_fd(), .events = CURL_WAIT_POLLIN};
+    if (curl_multi_poll(group->multi, &signals, 1, left_ms > 60000 ? 60000 : (int)left_ms, NULL) != CURLM_OK)
+      return false;
+    if (signals.revents != 0) {
+      // Taken in here: what is sent after a Ctrl-C to put things in order is not to be cut off by the same one.
+      int before = signals_seen();
+      if (signals_stops() != before)
+        return false;
+      if (signals_resized(false))
+        return true;
+    }
+  }
+}
+
+enum http_result http_send(struct http *http, const char *method, const char *path, const char *body,
+                           int64_t timeout_ms, struct http_reply *reply) {
+  if (!http_begin(http, method, path, body, timeout_ms, reply))
+    return HTTP_BROKEN;
+  while (http->running) {
+    if (!http_group_run(http->group, clock_mono_us() + INT64_C(60000000)))
+      http_abandon(http);
+  }
+  return http->result;
 }
 
 bool http_worth_retrying(int status) {
@@ -259,89 +372,4 @@ enum http_result http_send_patiently(struct http *http, const char *method, cons
     if (signals_sleep(http_pause_ms(attempt, 200, 2000, reply->retry_after_s)))
       return HTTP_INTERRUPTED;
   }
-}
-
-/// Appends @a text with everything but unreserved characters as %XX.
-static void add_encoded(struct buf *path, const char *text) {
-  static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
-  for (const char *c = text; *c != '\0'; c++) {
-    if (strchr(plain, *c) != NULL)
-      buf_putc(path, *c);
-    else
-      buf_printf(path, "%%%02X", (unsigned char)*c);
-  }
-}
-
-void http_path_add(struct buf *path, const char *segment) {
-  buf_putc(path, '/');
-  add_encoded(path, segment);
-}
-
-void http_query_add(struct buf *path, const char *name, const char *value) {
-  bool first = path->data == NULL || strchr(path->data, '?') == NULL;
-  buf_putc(path, first ? '?' : '&');
-  buf_puts(path, name);
-  buf_putc(path, '=');
-  add_encoded(path, value);
-}
-
-void http_query_add_int(struct buf *path, const char *name, int64_t value) {
-  char digits[24];
-  snprintf(digits, sizeof digits, "%lld", (long long)value);
-  http_query_add(path, name, digits);
-}
-
-const char *http_hint(int status, const char *code) {
-  static const struct {
-    const char *code, *hint;
-  } hints[] = {
-      {"no_credential", ". Give a token or an API key with --token-file, or name its file in STILLHERE_TOKEN_FILE"},
-      {"bad_credential", ". The server does not know what is in the token file: is it for this server, and whole?"},
-      {"token_expired", ". Get a new token into the token file"},
-      {"missing_scope", ". This takes a token with a wider scope"},
-      {"outside_rooms", ". This takes a token for that room"},
-      {"not_your_user", ". This takes a token whose sub is that user, or one with the scope gateway"},
-      {"not_your_session", ". This takes a token whose sid is that session, or one without a sid"},
-      {"membership_revoked", ". To let the user in again: stillhere member grant"},
-      {"not_a_member", ". To let the user in: stillhere member grant"},
-  };
-  for (size_t i = 0; code != NULL && i < ARRAY_LEN(hints); i++) {
-    if (strcmp(code, hints[i].code) == 0)
-      return hints[i].hint;
-  }
-  if (status == 401)
-    return ". Give a valid token with --token-file";
-  return status >= 500 ? ". Try again later; /readyz and the server's log tell more" : "";
-}
-
-int http_explain(const struct http *http, enum http_result result, const struct http_reply *reply) {
-  if (result == HTTP_INTERRUPTED) {
-    complain("interrupted before the server answered");
-    return EXIT_UNREACHABLE;
-  }
-  if (result == HTTP_BROKEN) {
-    complain("%s", reply->error);
-    return EXIT_USAGE;
-  }
-  if (result == HTTP_UNREACHABLE) {
-    bool certificate = strstr(reply->error, "certificate") != NULL;
-    complain(certificate
-                 ? "%s is not trusted (%s). With an authority of your own, see --ca-file"
-                 : "%s is not reached (%s). Is the server running there? See --url, or start one with: stillhere dev",
-             http->url, reply->error);
-    return EXIT_UNREACHABLE;
-  }
-  if (reply->status < 400) {
-    complain("the answer of %s (%d) is not one of a stillhere server. See --url", http->url, reply->status);
-    return EXIT_UNREACHABLE;
-  }
-  char detail[512];
-  text_clean(detail, sizeof detail, text_of(reply->json, "detail", text_of(reply->json, "title", "")));
-  const char *code = text_of(reply->json, "code", NULL);
-  char cleaned_code[64];
-  text_clean(cleaned_code, sizeof cleaned_code, code == NULL ? "no reason given" : code);
-  const char *hint = http_hint(reply->status, code);
-  complain("the server answered %d, %s%s%s%s", reply->status, cleaned_code, detail[0] == '\0' ? "" : ": ", detail,
-           hint);
-  return reply->status >= 500 ? EXIT_UNREACHABLE : EXIT_REFUSED;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// The one place that talks HTTP, over libcurl: one request at a time on a kept connection, interrupted by signals.
+/// The one place that talks HTTP, over libcurl. An object has one request at a time on a kept connection; those of a
+/// group go on together. Every wait is interrupted by signals. One thread.
 #ifndef SH_CLI_HTTP_H
 #define SH_CLI_HTTP_H
 
@@ -12,6 +13,7 @@
 #include "base/buf.h"
 
 struct http;
+struct http_group;
 
 enum http_result {
   HTTP_ANSWERED,    ///< status and body are set; any status
@@ -24,22 +26,52 @@ enum http_result {
 struct http_reply {
   int status;
   struct buf body;
-  json_t *json;      ///< the body as JSON, or NULL when it is none
-  int retry_after_s; ///< 0: not given
-  char error[320];   ///< of what went wrong
+  json_t *json;        ///< the body as JSON, or NULL when it is none
+  int retry_after_s;   ///< 0: not given
+  char request_id[72]; ///< by which the server's logs know it; "" when it said none
+  char error[320];     ///< of what went wrong
 };
 
 /// Over https, trusts the authorities in this PEM file instead of the system's; NULL: those. For all requests of the
 /// program. @a file must outlive it.
 void http_trust(const char *file);
 
-/// @param url where the server is, without a slash at its end; or unix:/path, where it listens on a socket there
+/// @param url where the server is; or unix:/path, where it listens on a socket there
 /// @param token_file NULL, or a file whose content is sent as a bearer token; read again for each request
 /// Both must outlive the object. @return NULL when memory ran out
 struct http *http_open(const char *url, const char *token_file);
 
 /// NULL is fine.
 void http_close(struct http *http);
+
+const char *http_url(const struct http *http);
+
+/// For several requests at once. @return NULL when memory ran out
+struct http_group *http_group_open(void);
+
+/// After all that were opened in it are closed. NULL is fine.
+void http_group_close(struct http_group *group);
+
+/// Like http_open(), with a connection in @a group.
+struct http *http_open_in(struct http_group *group, const char *url, const char *token_file);
+
+/// Begins a request that http_group_run() carries on. One that was under way is abandoned. @a reply must stay until
+/// the end. @return false when it cannot be sent at all; http_outcome() is HTTP_BROKEN then, `error` says why
+bool http_begin(struct http *http, const char *method, const char *path, const char *body, int64_t timeout_ms,
+                struct http_reply *reply);
+
+/// Whether a request is under way.
+bool http_running(const struct http *http);
+
+/// What became of the last request.
+enum http_result http_outcome(const struct http *http);
+
+/// Gives up a request that is under way; its connection is closed.
+void http_abandon(struct http *http);
+
+/// Carries on all requests of the group until one of them has ended, the monotonic clock shows @a until_us, or the
+/// terminal has another size. @return false when a stop signal came, or memory ran out
+bool http_group_run(struct http_group *group, int64_t until_us);
 
 /// Sends one request and reads its answer. @a body is JSON text or NULL.
 enum http_result http_send(struct http *http, const char *method, const char *path, const char *body,

@@ -24,6 +24,16 @@ static int run(const struct options *options) {
     return cmd_member(options);
   case COMMAND_TOKEN:
     return cmd_token(options);
+  case COMMAND_LAST_SEEN:
+    return cmd_last_seen(options);
+  case COMMAND_EXPLAIN:
+    return cmd_explain(options);
+  case COMMAND_BENCH:
+    return cmd_bench(options);
+  case COMMAND_DRILL:
+    return cmd_drill(options);
+  case COMMAND_WEBHOOKS:
+    return cmd_webhooks(options);
   case COMMAND_DEV:
     return cmd_dev(options);
   }

@@ -17,12 +17,13 @@ enum exit_code {
   EXIT_REFUSED = 1,     ///< the server said no (4xx), or a part that `dev` started failed
   EXIT_USAGE = 2,       ///< the command line is wrong
   EXIT_UNREACHABLE = 3, ///< no answer, or 5xx, also after trying again
+  EXIT_WRONG = 4,       ///< the drill ran, and something was not as it should be
 };
 
-/// Bits, so that an option can belong to several commands.
 /// Where the server is looked for when nobody says.
 #define URL_DEFAULT "http://127.0.0.1:7470"
 
+/// Bits, so that an option can belong to several commands.
 enum command {
   COMMAND_RENEW = 1,
   COMMAND_CLOSE = 2,
@@ -32,12 +33,19 @@ enum command {
   COMMAND_DEV = 32,
   COMMAND_MEMBER = 64,
   COMMAND_TOKEN = 128,
+  COMMAND_LAST_SEEN = 256,
+  COMMAND_EXPLAIN = 512,
+  COMMAND_BENCH = 1024,
+  COMMAND_DRILL = 2048,
+  COMMAND_WEBHOOKS = 4096,
 };
 
 /// Strings belong to argv or the environment, but for meta.
 struct options {
   enum command command;
-  const char *url;        ///< without a slash at its end, or unix:/path
+  const char *url;        ///< http:, https: or unix:/path
+  const char *second_url; ///< of drill; NULL: one address
+  int n_urls;             ///< how many were on the command line
   const char *token_file; ///< NULL: no token is sent
   const char *ca_file;    ///< NULL: the authorities that the system trusts
   bool json;
@@ -56,6 +64,10 @@ struct options {
   const char *data;
   const char *listen;
   const char *stillhered;
+
+  bool plain;
+  const char *room; ///< of last-seen; NULL: not given
+  int64_t sessions, connections, seconds, every_ms;
 
   const char *role; ///< NULL: not given
   const char *key_file, *algorithm, *api_key;

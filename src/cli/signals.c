@@ -12,6 +12,7 @@
 
 static int fd = -1;
 static int stops;
+static bool resized;
 
 bool signals_open(bool children) {
   sigset_t set;
@@ -19,6 +20,7 @@ bool signals_open(bool children) {
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGHUP);
+  sigaddset(&set, SIGWINCH);
   if (children)
     sigaddset(&set, SIGCHLD);
   if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
@@ -35,10 +37,23 @@ int signals_fd(void) {
 int signals_stops(void) {
   struct signalfd_siginfo info;
   while (read(fd, &info, sizeof info) == (ssize_t)sizeof info) {
-    if (info.ssi_signo != SIGCHLD)
+    if (info.ssi_signo == SIGWINCH)
+      resized = true;
+    else if (info.ssi_signo != SIGCHLD)
       stops++;
   }
   return stops;
+}
+
+int signals_seen(void) {
+  return stops;
+}
+
+bool signals_resized(bool forget) {
+  bool was = resized;
+  if (forget)
+    resized = false;
+  return was;
 }
 
 bool signals_sleep(int64_t ms) {

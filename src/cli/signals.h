@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/// Blocks SIGINT, SIGTERM and SIGHUP, with @a children SIGCHLD too, and ignores SIGPIPE. Once, before any wait.
+/// Blocks SIGINT, SIGTERM, SIGHUP and SIGWINCH, with @a children SIGCHLD too, and ignores SIGPIPE. Once, before any
+/// wait.
 /// @return false when there is no descriptor to be had (errno set)
 bool signals_open(bool children);
 
@@ -17,6 +18,12 @@ int signals_fd(void);
 
 /// Takes in what has come. @return how many of the stop signals have come so far
 int signals_stops(void);
+
+/// How many stop signals signals_stops() has told of so far, without looking for more.
+int signals_seen(void);
+
+/// Whether the terminal has changed its size since this was last asked with @a forget.
+bool signals_resized(bool forget);
 
 /// Waits for a signal or for @a ms to pass. @return whether a stop signal has ever come
 bool signals_sleep(int64_t ms);

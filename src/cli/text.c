@@ -1,27 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/text.h"
 
-const char *text_clean(char *out, size_t size, const char *text) {
-  size_t len = 0;
-  const unsigned char *c = (const unsigned char *)text;
-  for (; *c != '\0' && len + 2 < size; c++) {
-    if (*c < 0x20 || *c == 0x7f) {
-      out[len++] = '?';
-    } else if (*c == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f) {
-      out[len++] = '?';
-      c++;
-    } else {
-      out[len++] = (char)*c;
+#include <string.h>
+#include <wchar.h>
+
+/// The character at @a s, which is valid UTF-8 in what servers and shells hand over; a lone byte stands for itself
+/// otherwise. @param[out] len its bytes
+static unsigned decode(const unsigned char *s, size_t *len) {
+  size_t n = *s < 0x80 ? 1 : *s >= 0xf0 ? 4 : *s >= 0xe0 ? 3 : *s >= 0xc0 ? 2 : 0;
+  unsigned c = n == 4 ? *s & 0x07u : n == 3 ? *s & 0x0fu : n == 2 ? *s & 0x1fu : *s;
+  for (size_t i = 1; i < n; i++) {
+    if ((s[i] & 0xc0) != 0x80) {
+      n = 0;
+      break;
     }
+    c = c << 6 | (s[i] & 0x3fu);
   }
-  if (*c != '\0') {
-    // Cut: not in the middle of a character.
-    while (len > 0 && ((unsigned char)out[len - 1] & 0xc0) == 0x80)
-      len--;
-    if (len > 0 && (unsigned char)out[len - 1] >= 0xc0)
-      len--;
+  *len = n == 0 ? 1 : n;
+  return n == 0 ? 0xfffd : c;
+}
+
+/// What a terminal would obey, or what would turn the rest of a line around.
+static bool harmful(unsigned c) {
+  return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
+         (c >= 0x2066 && c <= 0x2069) || c == 0xfeff || c == 0xfffd;
+}
+
+const char *text_clean(char *out, size_t size, const char *text) {
+  size_t used = 0, len;
+  for (const unsigned char *s = (const unsigned char *)text; *s != '\0'; s += len) {
+    bool bad = harmful(decode(s, &len));
+    size_t n = bad ? 1 : len;
+    if (used + n + 1 > size)
+      break;
+    if (bad)
+      out[used] = '?';
+    else
+      memcpy(out + used, s, n);
+    used += n;
   }
+  out[used] = '\0';
+  return out;
+}
+
+/// Columns that a character takes; what the C library does not know counts as one.
+static size_t columns_of(unsigned c) {
+  int n = wcwidth((wchar_t)c);
+  return n < 0 ? 1 : (size_t)n;
+}
+
+size_t text_columns(const char *text) {
+  size_t columns = 0, len;
+  for (const unsigned char *s = (const unsigned char *)text; *s != '\0'; s += len)
+    columns += columns_of(decode(s, &len));
+  return columns;
+}
+
+const char *text_cut(char *out, size_t size, const char *text, size_t columns) {
+  text_clean(out, size, text);
+  if (text_columns(out) <= columns)
+    return out;
+  size_t used = 0, at = 0, len;
+  for (unsigned char *s = (unsigned char *)out; *s != '\0'; s += len, at += len) {
+    size_t n = columns_of(decode(s, &len));
+    if (used + n + 1 > columns || at + len + sizeof "…" > size)
+      break;
+    used += n;
+  }
+  memcpy(out + at, columns == 0 || at + sizeof "…" > size ? "" : "…",
+         columns == 0 || at + sizeof "…" > size ? 1 : sizeof "…");
+  return out;
+}
+
+const char *text_fit(char *out, size_t size, const char *text, size_t columns) {
+  text_cut(out, size, text, columns);
+  size_t used = text_columns(out), len = strlen(out);
+  for (; used < columns && len + 2 <= size; used++)
+    out[len++] = ' ';
   out[len] = '\0';
+  return out;
+}
+
+const char *text_ago(char *out, size_t size, int64_t ms) {
+  static const struct {
+    int64_t seconds;
+    const char *one, *many;
+  } units[] = {{86400, "day", "days"}, {3600, "hour", "hours"}, {60, "minute", "minutes"}, {1, "second", "seconds"}};
+  int64_t seconds = ms / 1000;
+  snprintf(out, size, "just now");
+  for (size_t i = 0; i < sizeof units / sizeof *units && seconds >= 2; i++) {
+    int64_t n = seconds / units[i].seconds;
+    if (n == 0)
+      continue;
+    snprintf(out, size, "%lld %s ago", (long long)n, plural(n, units[i].one, units[i].many));
+    break;
+  }
   return out;
 }
 

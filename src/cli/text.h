@@ -5,13 +5,26 @@
 #define SH_CLI_TEXT_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-/// Copies @a text, cut to @a size, with control characters (also U+0080–009F, which terminals obey) as `?`.
-/// @return @a out
+/// Copies @a text, cut to @a size, with what a terminal would obey (control characters, U+0080–009F) and what would
+/// turn a line around (marks of direction, U+2028, U+2029) as `?`. @return @a out
 const char *text_clean(char *out, size_t size, const char *text);
+
+/// The columns of a terminal that clean text takes.
+size_t text_columns(const char *text);
+
+/// Like text_clean(), cut to @a columns, with an ellipsis where something is missing.
+const char *text_cut(char *out, size_t size, const char *text, size_t columns);
+
+/// Like text_cut(), filled up with blanks to @a columns.
+const char *text_fit(char *out, size_t size, const char *text, size_t columns);
+
+/// "just now", "2 minutes ago": how long @a ms is, in its largest unit. @return @a out
+const char *text_ago(char *out, size_t size, int64_t ms);
 
 /// The string member @a key of @a object, or @a otherwise (also when @a object is NULL).
 const char *text_of(const json_t *object, const char *key, const char *otherwise);

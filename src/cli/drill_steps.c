@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of the drill up to the end of the silent lease, and what must be true of it.
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "cli/drill.h"
+#include "cli/text.h"
+
+/// A lease ends by 2 s after its expiry; the rest is for slow networks and busy machines.
+#define EXPIRY_SLACK_MS 8000
+/// How long what one instance knows may take to the other.
+#define SPREAD_MS 5000
+
+static bool grant(struct drill *d, const char *user, const char *role) {
+  char rest[128], body[64];
+  snprintf(rest, sizeof rest, "/members/%s", user);
+  snprintf(body, sizeof body, "{\"role\":\"%s\"}", role);
+  if (!drill_ask_room(d, 0, "PUT", rest, body))
+    return false;
+  if (d->reply.status == 200) {
+    d->room_used = true;
+    return true;
+  }
+  drill_refused(d, "it may not keep members (its credential needs the scope admin, or gateway and members:write, for "
+                   "rooms that begin with drill-)");
+  return false;
+}
+
+/// The first heartbeat of somebody, which must be taken as a new session.
+static bool arrive(struct drill *d, const char *user) {
+  if (!drill_heartbeat(d, 0, user, NULL))
+    return false;
+  if (d->reply.status == 200 && json_is_true(json_object_get(d->reply.json, "granted")))
+    return true;
+  drill_refused(d, "a first heartbeat is not accepted. Where ttl_min_ms is above 5000, see --ttl-ms");
+  return false;
+}
+
+bool drill_enter(struct drill *d) {
+  if (!grant(d, TEACHER, "teacher") || !grant(d, RENEWS, "student") || !grant(d, SILENT, "student"))
+    return false;
+  // One subscriber sees the empty room and then nothing for a long time.
+  if (!drill_presence(d, 1, "") || fold_reply(&d->late, d->reply.json) != FOLD_APPLIED)
+    return false;
+  if (!arrive(d, TEACHER) || !arrive(d, RENEWS))
+    return false;
+  drill_board_start(d, 1);
+  if (!arrive(d, SILENT))
+    return false;
+  const json_t *lease = json_object_get(d->reply.json, "lease");
+  d->silent_sent_us = clock_mono_us();
+  d->silent_ttl_ms = number_of(lease, "ttl_ms", d->ttl_ms);
+  snprintf(d->silent_expires_at, sizeof d->silent_expires_at, "%s", text_of(lease, "expires_at", ""));
+  drill_say(d, "%s: a teacher, a student who renews and one who goes silent are in, ttl %.1f s", d->room,
+            (double)d->silent_ttl_ms / 1000);
+  return true;
+}
+
+// -- cursors -------------------------------------------------------------------------------------------------------
+
+bool drill_point(struct drill *d, int where, const char *user) {
+  char body[160];
+  snprintf(body, sizeof body, "{\"user_id\":\"%s\",\"session_id\":\"%s\",\"data\":{\"x\":12,\"y\":34}}", user, SESSION);
+  return drill_ask_room(d, where, "POST", "/cursors", body);
+}
+
+/// Whether the answer to a request for all cursors has one of this user.
+static bool has_cursor(const struct drill *d, const char *user) {
+  size_t i;
+  json_t *cursor;
+  json_array_foreach(json_object_get(d->reply.json, "cursors"), i, cursor) {
+    if (strcmp(text_of(cursor, "user_id", ""), user) == 0)
+      return true;
+  }
+  return false;
+}
+
+bool drill_see_cursor(struct drill *d, int where, const char *user, bool wanted, bool *seen) {
+  int64_t until_us = clock_mono_us() + (int64_t)SPREAD_MS * 1000;
+  for (;;) {
+    if (!drill_ask_room(d, where, "GET", "/cursors", NULL))
+      return false;
+    if (d->reply.status != 200) {
+      drill_refused(d, "cursors cannot be read");
+      return false;
+    }
+    *seen = has_cursor(d, user);
+    if (*seen == wanted || clock_mono_us() > until_us)
+      return true;
+    if (!drill_pause(d, 100))
+      return false;
+  }
+}
+
+bool drill_cursors(struct drill *d) {
+  static const char *const users[] = {TEACHER, RENEWS, SILENT};
+  for (size_t i = 0; i < ARRAY_LEN(users); i++) {
+    if (!drill_point(d, 0, users[i]))
+      return false;
+    if (d->reply.status != 202) {
+      drill_refused(d, "a cursor of a live session is not taken");
+      return false;
+    }
+  }
+  for (int where = 0; where < d->n_urls; where++) {
+    for (size_t i = 0; i < ARRAY_LEN(users); i++) {
+      bool seen;
+      if (!drill_see_cursor(d, where, users[i], true, &seen))
+        return false;
+      if (!seen)
+        drill_wrong(d, strcmp(users[i], RENEWS) == 0 ? CHECK_STAYED : CHECK_VANISHED, d->reply.request_id,
+                    "%s does not show the cursor of %s, whose session is live", d->url[where], users[i]);
+    }
+  }
+  drill_say(d, "three cursors are shown; waiting for one session to run out");
+  return true;
+}
+
+// -- the end of the silent lease -----------------------------------------------------------------------------------
+
+/// Its event must come, not before the expiry. @param[out] event NULL when it did not
+static bool await_expiry(struct drill *d, json_t **event) {
+  int64_t until_us = d->silent_sent_us + (d->silent_ttl_ms + EXPIRY_SLACK_MS) * 1000;
+  while ((*event = drill_event(d, "lease.expired", SILENT, 0)) == NULL && clock_mono_us() < until_us) {
+    if (!drill_run(d, until_us))
+      return false;
+  }
+  if (*event == NULL) {
+    bool missing = d->board.gaps > 0;
+    drill_wrong(d, CHECK_VANISHED, missing ? d->board.gap_id : d->board.answer_id,
+                "%s went silent, but %s told of no lease.expired within %.1f s%s", SILENT, d->url[d->board.where],
+                (double)(d->silent_ttl_ms + EXPIRY_SLACK_MS) / 1000,
+                missing ? "; its answers leave out a revision" : "");
+  } else if (strcmp(text_of(*event, "at", ""), d->silent_expires_at) < 0) {
+    drill_wrong(d, CHECK_VANISHED, d->board.answer_id, "the lease of %s ended at %s, before its expiry at %s", SILENT,
+                text_of(*event, "at", ""), d->silent_expires_at);
+  } else {
+    drill_say(d, "one lease expired, at revision %lld, %lld ms late", (long long)number_of(*event, "revision", 0),
+              (long long)number_of(*event, "overdue_ms", 0));
+  }
+  return true;
+}
+
+/// The same event once more, from the other instance: it must be the same one, and change nothing.
+static bool deliver_again(struct drill *d, const json_t *event) {
+  char query[96];
+  int64_t revision = number_of(event, "revision", 1);
+  snprintf(query, sizeof query, "?since=%lld&wait_ms=0&limit=1", (long long)revision - 1);
+  if (!drill_presence(d, 0, query))
+    return false;
+  const json_t *again = json_array_get(json_object_get(d->reply.json, "events"), 0);
+  if (again == NULL || strcmp(text_of(again, "event_id", "a"), text_of(event, "event_id", "b")) != 0) {
+    drill_wrong(d, CHECK_VANISHED, d->reply.request_id, "%s tells another story of revision %lld than %s", d->url[0],
+                (long long)revision, d->url[d->board.where]);
+    return true;
+  }
+  json_t *before = fold_state(&d->board.fold);
+  enum fold_result result = fold_event(&d->board.fold, again);
+  json_t *after = fold_state(&d->board.fold);
+  if (result != FOLD_DOUBLE || !json_equal(before, after))
+    drill_wrong(d, CHECK_VANISHED, d->reply.request_id, "the second delivery of revision %lld was not known as one",
+                (long long)revision);
+  else
+    drill_say(d, "its event was delivered a second time, and dropped");
+  json_decref(before);
+  json_decref(after);
+  return true;
+}
+
+bool drill_expiry(struct drill *d) {
+  json_t *event;
+  if (!await_expiry(d, &event) || (event != NULL && !deliver_again(d, event)))
+    return false;
+  int64_t revision = number_of(event, "revision", 0);
+  if (event != NULL && drill_event(d, "lease.expired", SILENT, revision) != NULL)
+    drill_wrong(d, CHECK_VANISHED, d->board.answer_id, "the lease of %s ended twice", SILENT);
+  for (int where = 0; where < d->n_urls; where++) {
+    bool seen;
+    if (!drill_see_cursor(d, where, SILENT, false, &seen))
+      return false;
+    if (seen)
+      drill_wrong(d, CHECK_VANISHED, d->reply.request_id, "%s still shows the cursor of %s, whose lease has run out",
+                  d->url[where], SILENT);
+    if (!has_cursor(d, TEACHER))
+      drill_wrong(d, CHECK_VANISHED, d->reply.request_id,
+                  "more than one cursor vanished: %s no longer shows that of %s", d->url[where], TEACHER);
+    if (!has_cursor(d, RENEWS))
+      drill_wrong(d, CHECK_STAYED, d->reply.request_id, "%s no longer shows the cursor of %s, who renews",
+                  d->url[where], RENEWS);
+    if (!drill_point(d, where, SILENT))
+      return false;
+    if (d->reply.status != 409)
+      drill_wrong(d, CHECK_VANISHED, d->reply.request_id, "%s takes a cursor of %s, whose lease has run out (%d)",
+                  d->url[where], SILENT, d->reply.status);
+  }
+  d->findings[CHECK_VANISHED].reached = true;
+  if (!d->findings[CHECK_VANISHED].wrong)
+    drill_say(d, "its cursor vanished, the others are there");
+  return true;
+}
