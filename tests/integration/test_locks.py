@@ -197,7 +197,7 @@ class Restored(Case):
                                "stillhere", self.database], env=clean_environment(), stdout=subprocess.PIPE, check=True)
         self.q("DROP SCHEMA stillhere CASCADE")
         self.wait_until(lambda: self.client.get(self.base, "/readyz").status == 503, 5, "not ready")
-        subprocess.run(self.pg.psql_args(self.database) + ["-v", "ON_ERROR_STOP=1"], env=clean_environment(),
+        subprocess.run(self.pg.psql_args(self.database) + ["-1", "-v", "ON_ERROR_STOP=1"], env=clean_environment(),
                        input=dump.stdout, stdout=subprocess.DEVNULL, check=True)
         self.wait_until(lambda: self.client.get(self.base, "/readyz").status == 200, 15, "ready again")
         reply = self.ok(self.poll(self.base, room, 2, epoch=before, wait_ms=0))

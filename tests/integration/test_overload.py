@@ -69,7 +69,7 @@ class Outage(Case):
         self.pg.stop("immediate")
         self.forget_query()
         waiting = self.background(self.hb, self.base, room, "u", "s", fresh=True)
-        self.pause(2)
+        self.pause(1)
         self.assertFalse(waiting.done())
         self.pg.start()
         answer = self.ok(waiting.result())

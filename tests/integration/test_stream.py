@@ -419,7 +419,7 @@ class Trouble(StreamCase):
         self.addCleanup(admin.close)
         admin.value("DROP DATABASE %s WITH (FORCE)" % self.database)
         admin.value("CREATE DATABASE %s" % self.database)
-        subprocess.run(self.pg.psql_args(self.database) + ["-v", "ON_ERROR_STOP=1"], env=clean_environment(),
+        subprocess.run(self.pg.psql_args(self.database) + ["-1", "-v", "ON_ERROR_STOP=1"], env=clean_environment(),
                        input=dump.stdout, stdout=subprocess.DEVNULL, check=True)
         self.assertTrue(streams.collect(lambda: streams[0].messages, 20), "it is told without being asked")
         first = streams[0].messages[0]
