@@ -170,6 +170,8 @@ static _Atomic int64_t last_seen_lag_ms;
 
 static _Atomic int64_t load_thousandths = 1000;
 
+static _Atomic int64_t queue_billionths;
+
 void metric_add(enum metric m, int64_t n) {
   atomic_fetch_add_explicit(&values[m], n, memory_order_relaxed);
 }
@@ -212,6 +214,18 @@ static void render_load_factor(struct buf *b) {
   buf_printf(b, "# TYPE %s gauge\n%s %" PRId64 ".%03d\n", name, name, n / 1000, (int)(n % 1000));
 }
 
+void metric_notification_queue(int64_t billionths) {
+  atomic_store_explicit(&queue_billionths, billionths < 0 ? 0 : billionths, memory_order_relaxed);
+}
+
+static void render_notification_queue(struct buf *b) {
+  static const char name[] = "stillhere_notification_queue_usage";
+  int64_t n = atomic_load_explicit(&queue_billionths, memory_order_relaxed);
+  buf_printf(b, "# HELP %s How full PostgreSQL's queue of notifications is; 1: full, and commits with events fail.\n",
+             name);
+  buf_printf(b, "# TYPE %s gauge\n%s %" PRId64 ".%09d\n", name, name, n / 1000000000, (int)(n % 1000000000));
+}
+
 void metric_render(struct buf *b) {
   const char *family = "";
   for (size_t i = 0; i < METRIC_COUNT; i++) {
@@ -230,5 +244,6 @@ void metric_render(struct buf *b) {
   histogram_render(b, &batch_wait);
   render_last_seen_lag(b);
   render_load_factor(b);
+  render_notification_queue(b);
   process_metric_render(b);
 }

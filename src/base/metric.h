@@ -111,6 +111,9 @@ void metric_last_seen_lag(int64_t lag_ms);
 /// Sets the gauge stillhere_load_factor, in thousandths.
 void metric_load_factor(int64_t thousandths);
 
+/// Sets the gauge stillhere_notification_queue_usage: how full PostgreSQL's queue of notifications is, in billionths.
+void metric_notification_queue(int64_t billionths);
+
 /// Appends everything in Prometheus text format 0.0.4.
 void metric_render(struct buf *b);
 

@@ -229,7 +229,8 @@ static void catch_up(struct listener *l) {
 // schema that is dropped and restored. Another instance may have begun a new epoch, so it is read again as well; with
 // it comes how far the log is, which tells later whether the database was put back.
 static const struct db_stmt pulse_stmt = {
-    "pulse", "SELECT clock_timestamp(), coalesce(to_regclass('stillhere.room')::oid::bigint, 0)"};
+    "pulse", "SELECT clock_timestamp(), coalesce(to_regclass('stillhere.room')::oid::bigint, 0),"
+             " (pg_notification_queue_usage() * 1e9)::bigint"};
 
 static enum db_status pulse(struct listener *l) {
   PGresult *r = NULL;
@@ -239,6 +240,7 @@ static enum db_status pulse(struct listener *l) {
     return status;
   clock_db_sample(db_time(r, 0, 0), sent_us, clock_mono_us());
   int64_t before = l->room_table, now = db_int8(r, 0, 1);
+  metric_notification_queue(db_int8(r, 0, 2));
   PQclear(r);
   if (now == 0) { // dropped; what comes in its place has another oid
     tail_set_listening(l->tail, false);

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What others do in the same database, and what many clients do at once that none of them does alone."""
+
+from harness import LONG
+from harness.case import SLOW, Case, Wire, lease, time
+from harness.process import rss_mib
+from test_database_faults import Hog
+
+
+def get(path):
+    return ("GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path).encode()
+
+
+class Database(Case):
+    """Sessions of others in the database."""
+
+    config = {"ttl_min_ms": 100, "offline_grace_ms": 500}
+    weight = 4
+
+    def load(self, room, seconds):
+        """Heartbeats with and without events, and polls. @return what was not 200"""
+        odd, end = [], time.monotonic() + seconds
+        n = 0
+        while time.monotonic() < end:
+            n += 1
+            for reply in (self.hb(self.base, room, "u", "s", None, 60000),
+                          self.hb(self.base, room, "u", "m", None, 60000, {"n": n}), self.poll(self.base, room)):
+                if reply.status != 200:
+                    odd.append(reply)
+        return odd
+
+    def test_columns_that_come_and_change_type(self):
+        """A plan whose result would change is made anew, and no request is lost by it."""
+        loads = [self.background(self.load, self.room("l%d" % i), 4 * SLOW) for i in range(4)]
+        self.pause(0.5)
+        for table in ("lease", "event", "room", "room_user"):
+            self.q("ALTER TABLE stillhere.%s ADD COLUMN zz int" % table)
+            self.pause(0.2)
+            self.q("ALTER TABLE stillhere.%s ALTER COLUMN zz TYPE bigint" % table)
+            self.pause(0.2)
+            self.q("ALTER TABLE stillhere.%s DROP COLUMN zz" % table)
+        for load in loads:
+            self.assertEqual(load.result(30 * SLOW), [])
+
+    def test_a_listener_that_stands_in_a_transaction(self):
+        """The queue of notifications fills behind it: heartbeats go on, our listener never does the same, and it is told."""
+        psql = self.psql()
+        psql.run("LISTEN stillhere")
+        psql.run("BEGIN")
+        psql.run("SELECT 1")
+        room = self.room()
+        for i in range(10):
+            self.ok(self.client.batch(self.base, [lease("%s-%d-%d" % (room, i, k), "u", "s") for k in range(200)]))
+        self.wait_until(lambda: self.metrics(self.base)["stillhere_notification_queue_usage"] > 0, 10, "the gauge")
+        self.assertEqual(self.q("SELECT DISTINCT state FROM pg_stat_activity WHERE application_name = "
+                                "'stillhered listener' AND datname = current_database()"), "idle")
+        psql.run("COMMIT")
+        self.wait_until(lambda: self.metrics(self.base)["stillhere_notification_queue_usage"] < 1e-6, 10, "its fall")
+
+    def test_an_old_snapshot(self):
+        """A transaction that has stood for long keeps dead rows: everything goes on."""
+        psql = self.psql()
+        psql.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        psql.run("SELECT count(*) FROM stillhere.lease")
+        room = self.room()
+        for turn in range(20):
+            self.ok(self.client.batch(self.base, [lease(room, "u%d" % i, "s", None, 1500) for i in range(200)]))
+        began = time.monotonic()
+        self.wait_until(lambda: len(self.events(room, kind="lease.expired")) == 200, 1.5 + 2 + 3, "the expiries")
+        self.assertLess(time.monotonic() - began, (1.5 + 2 + 3) * SLOW)
+        psql.run("COMMIT")
+
+
+class Sessions(Case):
+    """Many sessions of one person."""
+
+    config = {"ttl_min_ms": 100, "offline_grace_ms": 500}
+
+    def test_reloads_leave_no_orphans(self):
+        room = self.room()
+        self.ok(self.client.batch(self.base, [lease(room, "u", "s%d" % i, 1, 2000) for i in range(50)]))
+        until = time.monotonic() + 4.5
+        revision = 1
+        while time.monotonic() < until:
+            revision += 1
+            self.grant(room, "s49", revision, 2000)
+            self.pause(0.4)
+        ended = [e["session_id"] for e in self.events(room, kind="lease.expired")]
+        self.assertEqual(sorted(ended), sorted("s%d" % i for i in range(49)))
+        self.assertEqual(self.events(room, kind="user.offline"), [])
+        self.assertEqual(self.count("lease", room_id=room), 1)
+
+    def test_two_devices_do_not_fight(self):
+        room = self.room()
+        for i in range(15):
+            self.grant(room, "phone", meta={"status": "online"})
+            self.grant(room, "laptop", meta={"status": "away"})
+        kinds = [e["kind"] for e in self.events(room)]
+        self.assertEqual(kinds, ["lease.granted", "user.online", "lease.granted"])
+
+    def test_renewals_at_the_very_moment_of_the_expiry(self):
+        """Whatever was accepted is there, or has ended at that revision or a later one."""
+        room, told = self.room(), {}
+
+        def client(number):
+            session, revision = "s%02d" % number, 0
+            end = time.monotonic() + 6
+            while time.monotonic() < end:
+                revision += 1
+                reply = self.hb(self.base, room, "u%d" % number, session, revision, 500)
+                self.assertEqual(reply.status, 200, reply)
+                told[session] = revision
+                time.sleep(0.5 + ((number * 7 + revision * 3) % 11 - 5) * 0.01)
+
+        for future in [self.background(client, i) for i in range(20)]:
+            future.result(30 * SLOW)
+        stored = dict(line.split("|") for line in self.q(
+            "SELECT session_id, revision FROM stillhere.lease WHERE room_id = '%s' UNION ALL SELECT session_id, revision "
+            "FROM stillhere.tombstone t WHERE room_id = '%s' AND NOT EXISTS (SELECT FROM stillhere.lease l WHERE l.room_id "
+            "= t.room_id AND l.user_id = t.user_id AND l.session_id = t.session_id)" % (room, room)).splitlines())
+        self.assertEqual({s: r for s, r in told.items() if int(stored[s]) < r}, {})
+        events = self.events(room)
+        for session in told:
+            steps = [e["kind"] for e in events if e["session_id"] == session and e["kind"].startswith("lease.")]
+            self.assertEqual(steps, (["lease.granted", "lease.expired"] * len(steps))[:len(steps)], session)
+
+
+class Memory(Case):
+    """What strangers name must not stay in memory."""
+
+    own_cluster = True
+    weight = 3
+
+    def test_rooms_that_nobody_is_in(self):
+        def ask(first):
+            with Wire(self.base) as wire:
+                for i in range(first, first + 2500, 50):
+                    wire.send(b"".join(get("/rooms/nobody-%d/presence" % k) for k in range(i, i + 50)))
+                    for _ in range(50):
+                        self.assertEqual(wire.reply(20).status, 200)
+        ask(0)
+        before = rss_mib(self.daemons[0])
+        for future in [self.background(ask, 2500 * (k + 1)) for k in range(4)]:
+            future.result(120 * SLOW)
+        self.assertLess(rss_mib(self.daemons[0]) - before, 30 * SLOW)
+
+    def test_heartbeats_while_the_database_is_away(self):
+        self.allow_5xx, self.allow_log = True, [r"."]
+        self.grant(self.room())
+        self.forget_query()
+        self.pg.stop("immediate")
+        end = time.monotonic() + 8
+        before, n = rss_mib(self.daemons[0]), [0]
+
+        def client(number):
+            turn = 0
+            while time.monotonic() < end:
+                turn += 1
+                reply = self.client.batch(self.base, [lease("away", "u-%d-%d-%d" % (number, turn, i), "s")
+                                                      for i in range(200)])
+                self.assertIn(reply.status, (200, 503))
+                n[0] += 200
+
+        for future in [self.background(client, i) for i in range(8)]:
+            future.result(60 * SLOW)
+        self.pg.start()
+        self.daemons[0].wait_ready()
+        self.assertGreater(n[0], 1000)
+        self.assertLess(rss_mib(self.daemons[0]) - before, 20 * SLOW)
+
+
+class Crowded(Case):
+    """PostgreSQL has no connection left when the daemon starts."""
+
+    own_cluster = True
+    autostart = False
+
+    def test_started_while_there_is_no_room(self):
+        self.allow_5xx, self.allow_log = True, [r"."]
+        for setting in ("max_connections = 30", "superuser_reserved_connections = 0"):
+            self.pg.psql("postgres", "ALTER SYSTEM SET " + setting)
+        self.pg.stop()
+        self.pg.start()
+        hog = Hog(self.pg)
+        try:
+            self.wait_until(lambda: len(hog.held) > 10, 20, "a full house")
+            d = self.start_daemon(wait=False)
+            self.pause(3)
+            self.assertTrue(d.alive())
+            self.assertEqual(d.status("/healthz"), 200)
+            self.assertEqual(d.status("/readyz"), 503)
+        finally:
+            hog.release()
+        self.wait_until(lambda: d.status("/readyz") == 200, 10, "readiness")
+        self.stop_now(d)
+
+
+class KeptAlive(Case):
+    def test_a_connection_that_rests(self):
+        """Longer than what balancers keep open (60 s) with --long, and in any case beyond a request's deadline."""
+        with Wire(self.base) as wire:
+            for _ in range(2):
+                wire.send(get("/healthz"))
+                self.assertEqual(wire.reply(10).status, 200)
+                time.sleep(65 if LONG else 17)
+            wire.send(get("/healthz"))
+            self.assertEqual(wire.reply(10).status, 200)
