@@ -53,6 +53,7 @@ command  python3        python3              tests
 command  openssl        openssl              tests
 command  nginx          nginx                tests
 command  pgbouncer      pgbouncer            tests
+command  node           nodejs               tests
 command  promtool       prometheus           tests
 command  systemd-analyze systemd             tests
 command  dh             debhelper            tests
