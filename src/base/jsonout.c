@@ -82,8 +82,7 @@ void jo_key(struct buf *b, const char *key) {
   char *at = open_quoted(b, len);
   if (at == NULL)
     return;
-  memcpy(at, key, len);
-  at += len;
+  at = mempcpy(at, key, len);
   *at++ = '"';
   *at++ = ':';
   close_at(b, at);

@@ -6,6 +6,9 @@ from harness.case import SLOW, Case, Wire, lease, time
 from harness.process import rss_mib
 from test_database_faults import Hog
 
+#: By how much memory may grow. A sanitizer keeps what was freed for a while.
+MOST_MIB = 30 if SLOW == 1 else 400
+
 
 def get(path):
     return ("GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path).encode()
@@ -142,7 +145,7 @@ class Memory(Case):
         before = rss_mib(self.daemons[0])
         for future in [self.background(ask, 2500 * (k + 1)) for k in range(4)]:
             future.result(120 * SLOW)
-        self.assertLess(rss_mib(self.daemons[0]) - before, 30 * SLOW)
+        self.assertLess(rss_mib(self.daemons[0]) - before, MOST_MIB)
 
     def test_heartbeats_while_the_database_is_away(self):
         self.allow_5xx, self.allow_log = True, [r"."]
@@ -166,7 +169,7 @@ class Memory(Case):
         self.pg.start()
         self.daemons[0].wait_ready()
         self.assertGreater(n[0], 1000)
-        self.assertLess(rss_mib(self.daemons[0]) - before, 20 * SLOW)
+        self.assertLess(rss_mib(self.daemons[0]) - before, MOST_MIB)
 
 
 class Crowded(Case):
