@@ -146,7 +146,8 @@ static bool await_expiry(struct drill *d, json_t **event) {
 static bool deliver_again(struct drill *d, const json_t *event) {
   char query[96];
   int64_t revision = number_of(event, "revision", 1);
-  snprintf(query, sizeof query, "?since=%lld&wait_ms=0&limit=1", (long long)revision - 1);
+  // The other instance may hear of it up to a second later, and then answers when it does.
+  snprintf(query, sizeof query, "?since=%lld&wait_ms=2000&limit=1", (long long)revision - 1);
   if (!drill_presence(d, 0, query))
     return false;
   const json_t *again = json_array_get(json_object_get(d->reply.json, "events"), 0);
