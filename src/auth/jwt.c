@@ -160,15 +160,18 @@ enum auth_status jwt_verify_token(const struct jwt_keys *keys, const struct jwt_
                                   const char **reason) {
   *credential = NULL;
   struct parts p;
-  char signature[JWT_MAX];
-  size_t signature_len;
+  char scratch[JWT_MAX];
+  size_t signature_len, payload_len;
   if (keys->n == 0)
     return bad(reason, "there is no key to verify tokens with");
   if (len > JWT_MAX)
     return bad(reason, "the token is longer than 8192 bytes");
   if (!split(token, len, &p) || memchr(token, '\0', len) != NULL)
     return bad(reason, "the token does not have three parts");
-  if (!base64url_decode(p.signature, p.signature_len, signature, &signature_len) || signature_len == 0)
+  // All three are sound before libjwt sees them: of an empty part it writes a byte behind a block of size 0.
+  if (!base64url_decode(p.payload, p.payload_len, scratch, &payload_len) || payload_len == 0)
+    return bad(reason, "the token's payload is not a JSON object in base64url, or has a claim twice");
+  if (!base64url_decode(p.signature, p.signature_len, scratch, &signature_len) || signature_len == 0)
     return bad(reason, "the token has no signature in base64url");
   enum auth_status status = check_signature(keys, &p, len, reason);
   if (status != AUTH_OK)
