@@ -727,16 +727,21 @@ export class Watch extends Follower {
       this.#take(reply);
       return this.backoff.next();
     }
+    let givenUp = false;
     try {
       await readStream(reply.response, this.client.clock, reply.stop, (message) => {
         if (message.data === undefined) return this.#moved(Number(message.id));
         const data = JSON.parse(message.data);
         if (message.event === 'session') return undefined;
-        return this.#take(message.event === 'snapshot' ? data
+        this.#take(message.event === 'snapshot' ? data
           : { mode: 'events', epoch: this.known.epoch, revision: data.revision, events: [data] });
+        if (this.known.revision !== null) return undefined;
+        // What was given up comes back with a snapshot, and only a new stream begins with one.
+        givenUp = true;
+        return reply.stop();
       });
     } catch (error) {
-      throw new StillHereError(0, 'network', `the stream broke: ${error?.message ?? error}`);
+      if (!givenUp) throw new StillHereError(0, 'network', `the stream broke: ${error?.message ?? error}`);
     } finally {
       reply.end();
     }

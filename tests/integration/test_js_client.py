@@ -222,15 +222,20 @@ class Client(Case):
             self.assertEqual([line for line in node.all if line.get("status") in ("lapsed", "retrying")], [])
 
     def test_a_handler_slower_than_the_room(self):
-        room, node = self.room(), self.node()
-        self.grant(room, "s", user="bo")
-        node.tell("watch", name="w", room=room, slowMs=300, bufferMost=5, waitMs=2000)
-        node.until(what="snapshot", name="w", reason="requested")
-        for i in range(40):
-            self.ok(self.client.batch(self.base, [lease(room, "u%d" % i, "s", 1)]))
-        node.until(20, what="snapshot", name="w", reason="requested")
-        self.converged(node, room, seconds=20)
-        self.assertLess(len([line for line in node.all if line["what"] == "event"]), 60)
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                room, node = self.room("slow"), self.node()
+                self.grant(room, "s", user="bo")
+                node.tell("watch", name="w", room=room, slowMs=300, bufferMost=5, waitMs=2000, stream=stream)
+                node.until(what="snapshot", name="w", reason="requested")
+                for i in range(40):
+                    self.ok(self.client.batch(self.base, [lease(room, "u%d" % i, "s", 1)]))
+                node.until(20, what="snapshot", name="w", reason="requested")
+                self.converged(node, room, seconds=20)
+                self.assertLess(len([line for line in node.all if line["what"] == "event"]), 60)
+                # And it follows from there on.
+                self.grant(room, "s", user="late")
+                self.converged(node, room, seconds=20)
 
     def test_cursors(self):
         room, one, two = self.room(), self.node(), self.node()
