@@ -107,11 +107,14 @@ static void put_digits(char *at, int width, int64_t value) {
   }
 }
 
-void rfc3339_format(char out[RFC3339_SIZE], int64_t unix_us) {
+int64_t time_bounded(int64_t unix_us) {
   if (unix_us < YEAR_1_US)
-    unix_us = YEAR_1_US;
-  if (unix_us >= YEAR_10000_US)
-    unix_us = YEAR_10000_US - 1;
+    return YEAR_1_US;
+  return unix_us < YEAR_10000_US ? unix_us : YEAR_10000_US - 1;
+}
+
+void rfc3339_format(char out[RFC3339_SIZE], int64_t unix_us) {
+  unix_us = time_bounded(unix_us);
   int64_t seconds = floor_div(unix_us, SECOND_US);
   int64_t micros = unix_us - seconds * SECOND_US;
   int64_t days = floor_div(seconds, DAY_S);

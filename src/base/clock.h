@@ -27,6 +27,10 @@ int64_t clock_db_us(void);
 /// Bytes of `2026-11-30T15:00:00.000Z` and its NUL.
 #define RFC3339_SIZE 25
 
+/// @a unix_us, or the end of the years 0001 to 9999 that it lies beyond; infinity too. A time that was edited by hand
+/// may be anything: of bounded ones the difference is a number as well, and PostgreSQL takes them back. Any thread.
+int64_t time_bounded(int64_t unix_us);
+
 /// Writes @a unix_us as RFC 3339 UTC with milliseconds, rounded down. What lies outside the years 0001 to 9999,
 /// infinity included, is clamped to their ends, so that the output is always a valid time.
 void rfc3339_format(char out[RFC3339_SIZE], int64_t unix_us);

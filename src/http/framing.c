@@ -152,6 +152,7 @@ void framing_read(struct request *r, const char *method, const char *version, st
   judge_size(r, framing);
   judge_body(&h, http_1_0, framing);
   // Behind its 100 libmicrohttpd takes what the client sends next for a body, also where there is none.
+  framing->asks_first = h.expects;
   if (h.expects && h.codings == 0 && framing->length == 0)
     refuse(framing, 400, "bad_framing", "Expect is for requests with a body");
   if (h.folded)

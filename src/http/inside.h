@@ -189,7 +189,8 @@ struct framing {
   int status; ///< 0, or the status of the refusal
   const char *code, *detail;
   bool has_body;
-  int64_t length; ///< the declared Content-Length; 0 when there is none
+  bool asks_first; ///< Expect: nothing of the body is sent before we have answered
+  int64_t length;  ///< the declared Content-Length; 0 when there is none
 };
 
 /// Reads the headers once; also takes the request id, the content encoding and the

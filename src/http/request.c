@@ -137,9 +137,9 @@ static enum MHD_Result read_head(struct request *r, const char *method, const ch
   }
   r->refusal = judge(r, method);
   // A reply now would cost the client its connection. A short body is thrown away first; more is not taken from those
-  // who may not send it.
-  bool much = framing.has_body && (framing.length == 0 || framing.length > SWALLOWED_MAX);
-  if (r->refusal == NULL || !much) {
+  // who may not send it, and nothing from those who ask whether they may.
+  bool much = framing.length == 0 || framing.length > SWALLOWED_MAX || framing.asks_first;
+  if (r->refusal == NULL || !framing.has_body || !much) {
     r->phase = PHASE_BODY;
     return MHD_YES;
   }

@@ -88,7 +88,7 @@ static void take_tombstone(struct explain_facts *f, const PGresult *r, int row) 
   f->ended.session_id = db_text(r, row, COL_SESSION);
   f->ended.reason = db_text(r, row, COL_WORD);
   f->ended.revision = db_int8(r, row, COL_REVISION);
-  f->ended.at_us = db_time(r, row, COL_AT);
+  f->ended.at_us = time_bounded(db_time(r, row, COL_AT));
   if (f->first_gone.session_id == NULL)
     f->first_gone = f->ended;
 }
@@ -96,7 +96,7 @@ static void take_tombstone(struct explain_facts *f, const PGresult *r, int row) 
 static struct explain_facts facts_of(const struct explain_rules *rules, const PGresult *r) {
   struct explain_facts f = {.rules = rules,
                             .now_us = db_time(r, 0, USER_NOW),
-                            .last_seen_us = time_or_0(r, 0, USER_LAST_SEEN),
+                            .last_seen_us = time_bounded(time_or_0(r, 0, USER_LAST_SEEN)),
                             .online_since_us = time_or_0(r, 0, USER_ONLINE_SINCE),
                             .offline_at_us = time_or_0(r, 0, USER_OFFLINE_AT),
                             .member = db_bool(r, 0, USER_IS_MEMBER),
@@ -220,7 +220,7 @@ static void tombstone_json(struct buf *out, const struct explain_facts *f, const
   jo_kstr(out, "reason", db_text(r, row, COL_WORD));
   jo_kint(out, "revision", db_int8(r, row, COL_REVISION));
   jo_ktime(out, "ended_at", db_time(r, row, COL_AT));
-  jo_ktime(out, "forgotten_at", db_time(r, row, COL_AT) + f->rules->tombstone_retention_ms * 1000);
+  jo_ktime(out, "forgotten_at", time_bounded(db_time(r, row, COL_AT)) + f->rules->tombstone_retention_ms * 1000);
 }
 
 static void event_json(struct buf *out, const PGresult *r, int row) {

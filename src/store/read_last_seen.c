@@ -31,11 +31,13 @@ static const struct db_stmt users_stmt = {
                       " LEFT JOIN LATERAL (SELECT max(renewed_at) AS renewed_at, bool_or(expires_at > c.now) AS live"
                       "  FROM stillhere.lease WHERE user_id = i.user_id) l ON true ORDER BY i.n"};
 
-// Sorted anew each time: an index on a time that every flush changes would cost more than it gives.
+// Sorted anew each time: an index on a time that every flush changes would cost more than it gives. What somebody has
+// set to a time that no cursor can name is listed at the end of those that one can, so that pages come to an end.
 static const struct db_stmt room_stmt = {
     "read_room_last_seen",
     "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
-    " s AS (SELECT user_id, max(seen_at) AS seen_at, bool_or(live) AS live FROM"
+    " s AS (SELECT user_id, LEAST(GREATEST(max(seen_at), timestamptz 'epoch'), timestamptz '2200-01-01 00:00:00+00')"
+    "   AS seen_at, bool_or(live) AS live FROM"
     "  (SELECT user_id, last_seen_at AS seen_at, false AS live FROM stillhere.room_last_seen WHERE room_id = $1"
     "   UNION ALL SELECT l.user_id, l.renewed_at, l.expires_at > c.now"
     "   FROM c JOIN stillhere.lease l ON l.room_id = $1) x GROUP BY user_id),"
@@ -53,7 +55,7 @@ static void seen_json(struct buf *out, const PGresult *r, int row, int now_col, 
     jo_kstr(out, "last_seen_ago_ms", NULL);
     return;
   }
-  int64_t now_us = db_time(r, row, now_col), seen_us = db_time(r, row, seen_col);
+  int64_t now_us = db_time(r, row, now_col), seen_us = time_bounded(db_time(r, row, seen_col));
   jo_ktime(out, "last_seen_at", seen_us);
   jo_kint(out, "last_seen_ago_ms", seen_us < now_us ? (now_us - seen_us) / 1000 : 0);
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "store/notify.h"
 #include "store/transition_plan.h"
 
@@ -75,8 +76,9 @@ static void take_locked(struct plan *plan, const PGresult *rooms, const PGresult
     struct user_state *s = &plan->pairs[i].state;
     s->sessions = db_int8(pairs, i, 0);
     s->online = !db_null(pairs, i, 1);
-    s->online_since_us = s->online ? db_time(pairs, i, 1) : 0;
-    s->offline_at_us = db_null(pairs, i, 2) ? 0 : db_time(pairs, i, 2);
+    // Both are written back, which must be possible whatever somebody has put there.
+    s->online_since_us = s->online ? time_bounded(db_time(pairs, i, 1)) : 0;
+    s->offline_at_us = db_null(pairs, i, 2) ? 0 : time_bounded(db_time(pairs, i, 2));
     plan->at_us = db_time(pairs, i, 3);
     plan->pairs[i].revoked = db_bool(pairs, i, 4);
   }

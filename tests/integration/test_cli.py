@@ -85,6 +85,24 @@ class Cli(Case):
         self.assertEqual(command.wait(), 0, command.stderr())
         self.assertEqual(self.kinds(room), BEGUN + ["session.closed"])
 
+    def test_a_renewer_that_stands_still_is_gone_and_comes_back(self):
+        """Its connection stays open all the while: that holds no lease."""
+        room = self.room()
+        command = self.start("renew", room, "an", "tab-1", "--ttl-ms", "2000")
+        self.wait_until(lambda: self.stored(room, "tab-1", "an"), 10, "the lease")
+        command.signal(signal.SIGSTOP)
+        try:
+            (event,) = self.wait_until(lambda: self.events(room, kind="lease.expired"), 2 + 2 + 2, "the expiry")
+            self.assertLess(event["overdue_ms"], 2000 * SLOW)
+        finally:
+            command.signal(signal.SIGCONT)
+        self.wait_until(lambda: self.stored(room, "tab-1", "an") or command.process.poll() is not None, 10, "what comes then")
+        if command.process.poll() is None:
+            command.signal()
+        self.assertEqual(command.wait(), 0, command.stderr())
+        self.assertEqual([k for k in self.kinds(room) if k.startswith(("lease", "session"))],
+                         ["lease.granted", "lease.expired", "lease.granted", "session.closed"])
+
     def test_renew_without_close_lets_it_run_out(self):
         room = self.room()
         command = self.start("renew", room, "an", "tab-1", "--ttl-ms", "800", "--no-close")

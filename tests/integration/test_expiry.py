@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases that run out: when, how often, and who wins against a renewal (CONTRACT §3)."""
 
+from harness import LONG
 from harness.case import RFC3339, SLOW, Case, instant, json, lease, sql, steps, time
 
 OLD = "ignored_old_revision"
@@ -302,6 +303,37 @@ class Expiry(Case):
             self.assertEqual([e["revision"] for e in events], list(range(1, 211)), "100 sessions of 10 people")
             self.assertEqual([len([e for e in events if e["kind"] == kind]) for kind in
                               ("lease.granted", "user.online", "lease.expired")], [100, 10, 100])
+
+
+class Many(Case):
+    """As many as a whole school at once: batches, so that nobody waits behind them."""
+
+    weight = 9
+    config = {"ttl_min_ms": 100, "offline_grace_ms": 600000, "decision_log": "off"}
+    people, rooms = (100000, 200) if LONG else (10000, 20)
+
+    def test_all_of_them_at_once(self):
+        rooms = [self.room() for _ in range(self.rooms)]
+        items = [lease(rooms[i % self.rooms], "u%d" % i, "s", 1, 3600000) for i in range(self.people)]
+        for at in range(0, self.people, 1000):
+            self.ok(self.client.batch(self.base, items[at:at + 1000]))
+        slow, longest = [], 0.0
+        left = ("SELECT count(*) FROM stillhere.lease WHERE expires_at < clock_timestamp()")
+        watching = self.psql()
+        self.q("UPDATE stillhere.lease SET expires_at = clock_timestamp()")
+        began = time.monotonic()
+        while int(self.q(left)) > 0:
+            slow.append(self.hb(self.base, self.room("busy"), "u", "s", 1).seconds)
+            longest = max(longest, float(watching.value(
+                "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0) FROM pg_stat_activity WHERE "
+                "datname = current_database() AND application_name LIKE 'stillhered%' AND state <> 'idle'")))
+            self.assertLess(time.monotonic() - began, 60 * SLOW, "the expiries")
+            self.pause(0.01)
+        slow.sort()
+        self.assertLess(slow[len(slow) * 99 // 100], 0.5 * SLOW, "heartbeats pass meanwhile")
+        self.assertLess(longest, 2 * SLOW, "a transaction is a batch of them, not all")
+        self.assertEqual(self.q("SELECT count(*) || ' ' || count(DISTINCT (room_id, user_id)) FROM stillhere.event WHERE "
+                                "kind = 'lease.expired'"), "%d %d" % (self.people, self.people))
 
 
 class Silence(Case):

@@ -285,6 +285,21 @@ class Writer(Seen):
         self.pause(2.5)
         self.assertEqual(self.flushes(), flushes, "nothing new, and yet it was flushed")
 
+    def test_sessions_and_rooms_of_one_user_in_one_flush(self):
+        """Many sightings of one user are one row, and the newest of them; each room has its own newest."""
+        user, rooms, renewed = self.room(), [self.room("a"), self.room("b")], {}
+        for turn in range(10):
+            for room in rooms:
+                self.pause(0.02)  # so that one is newer by more than what replies are cut to
+                for session in ("s", "t"):
+                    renewed[room] = instant(self.grant(room, session, user=user)["lease"]["renewed_at"])
+        newest = max(renewed.values())
+        self.wait_until(lambda: (self.column(user) or 0) >= newest - 0.002, 5, "the flush")
+        self.near(self.column(user), newest - 0.002, newest + 0.002)
+        for room in rooms:
+            self.wait_until(lambda: self.as_new(self.in_room(room), {user: renewed[room]}), 5, "the flush of the room")
+            self.near(self.in_room(room)[user], renewed[room] - 0.002, renewed[room] + 0.002)
+
     def test_only_forward(self):
         room = self.room()
         self.q("INSERT INTO stillhere.user_last_seen VALUES (%s, '2099-01-01 00:00:00+00')" % sql(room))

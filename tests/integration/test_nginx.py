@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 
+from harness import LONG
 from harness.case import SLOW, Case, Wire, presence_path, time
 from harness.daemon import free_port
 from harness.sse import Streams
@@ -120,3 +121,14 @@ class Proxied(Case):
         for i in range(40):
             self.assertEqual(self.client.hb(self.proxy, room, "u", "s").status, 200, "heartbeat %d" % i)
             self.ok(self.client.poll(self.proxy, room))
+
+    if LONG:
+        def test_an_idle_poll_ends_before_impatient_proxies(self):
+            """Many give up after 30 s: the default wait and its jitter stay below that."""
+            room = self.room()
+            head = self.grant(room)["room_revision"]
+            polls = [self.background(self.client.poll, self.proxy, room, head, fresh=True) for _ in range(20)]
+            for poll in polls:
+                reply = poll.result(60)
+                self.assertEqual([self.ok(reply)["mode"], reply["revision"]], ["unchanged", head])
+                self.near(reply.seconds, 25, 29)

@@ -45,6 +45,17 @@ static void test_format_is_clamped(void **state) {
 }
 
 /// Every day of four centuries and more, against the C library.
+static void test_bounded_times(void **state) {
+  (void)state;
+  assert_true(time_bounded(0) == 0);
+  assert_true(time_bounded(INT64_C(1796249805899000)) == INT64_C(1796249805899000));
+  assert_true(time_bounded(INT64_C(253402300799999999)) == INT64_C(253402300799999999));
+  assert_true(time_bounded(INT64_C(253402300800000000)) == INT64_C(253402300799999999));
+  assert_true(time_bounded(TIME_INFINITY) == INT64_C(253402300799999999));
+  assert_true(time_bounded(INT64_C(-62135596800000000)) == INT64_C(-62135596800000000));
+  assert_true(time_bounded(TIME_MINUS_INFINITY) == INT64_C(-62135596800000000));
+}
+
 static void test_format_agrees_with_libc(void **state) {
   (void)state;
   for (int64_t day = -200000; day < 200000; day++) {
@@ -207,6 +218,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_format),
       cmocka_unit_test(test_format_is_clamped),
+      cmocka_unit_test(test_bounded_times),
       cmocka_unit_test(test_format_agrees_with_libc),
       cmocka_unit_test(test_parse),
       cmocka_unit_test(test_parse_refuses),
