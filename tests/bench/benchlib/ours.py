@@ -123,7 +123,7 @@ class Database:
         settings = ""
         for line in self.cluster.log_lines(since, self.name):
             if "SET plan_cache_mode" in line:
-                settings = " ".join("-c %s=%s" % pair for pair in re.findall(r"SET ((?:plan|enable)_\w+) = (\w+)", line))
+                settings = " ".join("-c %s=%s" % pair for pair in re.findall(r"SET ((?:plan|enable)_\w+) = '?(\w+)", line))
             found = re.search(r"LOG:  execute \w+: (UPDATE stillhere\.lease .*unnest.*)$", line)
             if found and settings:
                 return Statement(found.group(1), settings)
