@@ -9,12 +9,14 @@ export interface Options {
   fetch?: typeof fetch;
   /** Clocks and timers, for tests. */
   clock?: Partial<Clock>;
-  /** The window whose coming and going is followed; null: none. */
+  /** The window whose coming and going is followed, in a browser its own; null: none. */
   page?: EventTarget | null;
 }
 
 export interface Clock {
+  /** Milliseconds; goes on while the machine sleeps, and may be set. */
   wall(): number;
+  /** Milliseconds; never goes back, and may stand still while the machine sleeps. */
   steady(): number;
   setTimeout(f: () => void, ms: number): unknown;
   clearTimeout(id: unknown): void;
@@ -61,25 +63,35 @@ export class StillHereError extends Error {
   readonly transient: boolean;
 }
 
-interface Told { onStatus?(status: Status, error: StillHereError | null): void; retryMostMs?: number }
+interface Common {
+  onStatus?(status: Status, error: StillHereError | null): void;
+  /** true: go on trying after a 401; setToken() does so at once. */
+  onUnauthorized?(error: StillHereError): boolean;
+  /** The longest pause between two attempts while the server does not answer (30 000). */
+  retryMostMs?: number;
+}
 
-export interface StayOptions extends Told {
-  /** A name of its own for each page that is opened, if left out. */
+export interface StayOptions extends Common {
+  /** A name of its own for each page that is opened, if left out; a given one continues where it was. */
   session?: string;
+  /** How long the lease lives after each renewal; the server's own (90 000) if left out. */
   ttlMs?: number;
+  /** What others see of the session: an object of at most 2 KiB. */
   meta?: Record<string, unknown>;
   /** Whether a page that goes closes its lease; true if left out. */
   closeOnPageHide?: boolean;
+  /** After each renewal. */
   onAccepted?(answer: Accepted): void;
-  /** true: go on trying after a 401. */
-  onUnauthorized?(error: StillHereError): boolean;
 }
 
-export interface WatchOptions extends Told {
+export interface WatchOptions extends Common {
   /** A stream of server-sent events instead of long polls. */
   stream?: boolean;
+  /** How long a long poll may wait (25 000); 0: never, and the server says when to come again. */
   waitMs?: number;
+  /** The most events in one reply (1000). */
   limit?: number;
+  /** Only these. `state` is then folded from these alone. */
   kinds?: Kind[];
   /** How many events may wait for handlers that are slower than the room; beyond that a snapshot comes instead (1000). */
   bufferMost?: number;
@@ -89,38 +101,57 @@ export interface WatchOptions extends Told {
   onChange?(state: Room): void | Promise<void>;
 }
 
-export interface CursorOptions extends Told {
+export interface CursorOptions extends Common {
+  /** A stream of server-sent events instead of long polls. */
+  stream?: boolean;
   waitMs?: number;
+  /** The shortest time between two that are sent (50). */
   throttleMs?: number;
+  /** All of them, one for each session, each time when something is new. */
   onChange?(cursors: Map<string, Cursor>): void;
   onSendFailed?(error: StillHereError): void;
 }
 
 export interface Cursor { userId: string; sessionId: string; data: Record<string, unknown>; at: string; seq: number }
 
-declare class Member {
+declare class Member<O extends Common> {
   readonly room: string;
+  readonly options: O;
   readonly status: Status;
+  /** Why it is not live; null when it is. */
   readonly error: StillHereError | null;
+  /** Whether it has ended for good: `closed`, or `ended` by a refusal. */
+  readonly over: boolean;
   readonly ended: Promise<{ status: Status; error: StillHereError | null }>;
-  /** Ends it. @return for a stay, whether the server has said so */
+  /** Ends it. @return for a stay, whether the server has said so; if not, the lease runs out by itself */
   close(): Promise<boolean>;
 }
 
-export class Stay extends Member {
+/** A lease that is held; made by StillHere.join(). */
+export class Stay extends Member<StayOptions> {
+  private constructor();
   readonly user: string;
   readonly session: string;
+  readonly meta: Record<string, unknown> | undefined;
+  /** The highest revision that was sent or heard of. */
   readonly revision: number;
+  /** As the last answer had it; null before the first. */
   readonly lease: Lease | null;
+  /** The first answer; rejected when it is refused, or closed before. */
   readonly ready: Promise<Accepted>;
   setMeta(meta: Record<string, unknown>): void;
+  /** A page in the background may renew but once a minute: it wants two minutes or more. */
+  setTtl(ttlMs: number): void;
+  /** Renews now, or as soon as the server lets it. */
   renew(): void;
 }
 
+/** Who is in a room, folded from a snapshot and events. */
 export class Room {
   constructor(roomId: string);
   readonly roomId: string;
   epoch: string | null;
+  /** Of the last event that it took; null before the first snapshot. */
   revision: number | null;
   users: Map<string, User>;
   readonly counts: { users: number; sessions: number };
@@ -129,13 +160,20 @@ export class Room {
   apply(event: PresenceEvent, options?: { gaps?: boolean }): boolean;
 }
 
-export class Watch extends Member {
+/** Follows a room; made by StillHere.watch(). */
+export class Watch extends Member<WatchOptions> {
+  private constructor();
+  /** As the handlers have been told. */
   readonly state: Room;
+  /** Forgets what was known and asks for a snapshot. */
   resync(): void;
 }
 
-export class Cursors extends Member {
+/** Sends and follows cursors; made by StillHere.cursors(). */
+export class Cursors extends Member<CursorOptions> {
+  private constructor();
   readonly cursors: Map<string, Cursor>;
+  /** At most every `throttleMs`; of several in between the last one goes. */
   send(stay: Stay, data: Record<string, unknown>): Promise<void>;
 }
 
@@ -144,7 +182,10 @@ export class StillHere {
   join(room: string, user: string, options?: StayOptions): Stay;
   watch(room: string, options?: WatchOptions): Watch;
   cursors(room: string, options?: CursorOptions): Cursors;
+  /** Another credential from now on; what waits for an answer asks again with it. */
   setToken(token: Options['token']): void;
+  /** Any request of the server's API, with the credential. */
   request(method: string, path: string, options?: { body?: unknown; signal?: AbortSignal; timeoutMs?: number }): Promise<any>;
+  /** Closes everything. */
   close(): Promise<void>;
 }

@@ -1,77 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JavaScript client in Node against a real daemon: what it survives."""
 
-import json
 import os
-import queue
+import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 
-from harness.case import SLOW, Case, lease, time
+from harness import LONG
+from harness.case import SLOW, Case, json, lease, time
 from harness.client import Client as HttpClient
+from harness.node import SCRIPTS, Middle, Node, program
+from harness.proxy import Proxy
+from harness.tokens import Guarded
 
-TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-class Node:
-    """A process with the client in it."""
-
-    def __init__(self, test, base, skew_ms=0):
-        node = shutil.which("node")
-        assert node, "nodejs is not installed"
-        self.process = subprocess.Popen([node, os.path.join(TREE, "tests", "js", "client.mjs"), base, str(skew_ms)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        bufsize=1)
-        self.said, self.all = queue.Queue(), []
-        self.faults = []
-        threading.Thread(target=self.read, daemon=True).start()
-        threading.Thread(target=lambda: self.faults.extend(self.process.stderr), daemon=True).start()
-        test.addCleanup(self.kill)
-        self.until(what="ready")
-
-    def read(self):
-        for line in self.process.stdout:
-            self.said.put(json.loads(line))
-
-    def tell(self, verb, **more):
-        self.process.stdin.write(json.dumps(dict(more, do=verb)) + "\n")
-
-    def until(self, seconds=10, **wanted):
-        """Waits for a line that says this. @return it"""
-        deadline = time.monotonic() + seconds * SLOW
-        while True:
-            try:
-                line = self.said.get(timeout=max(0.01, deadline - time.monotonic()))
-            except queue.Empty:
-                raise AssertionError("%r was not said; said was %r; %s" % (wanted, self.all[-12:], "".join(self.faults)))
-            self.all.append(line)
-            if all(line.get(k) == v for k, v in wanted.items()):
-                return line
-
-    def state(self, name="w"):
-        self.tell("state", name=name)
-        return self.until(what="state", name=name)
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            try:
-                stream.close()
-            except BrokenPipeError:
-                pass
+SOURCES = os.path.join(os.path.dirname(os.path.dirname(SCRIPTS)), "contrib", "js")
 
 
 class Client(Case):
     config = {"ttl_min_ms": 500, "offline_grace_ms": 1000}
     weight = 5
 
-    def node(self, **options):
-        return Node(self, self.base, **options)
+    def node(self, base=None, **options):
+        return Node(self, base or self.base, **options)
 
     def successor(self, d):
         """Another daemon at the same address."""
@@ -87,6 +40,17 @@ class Client(Case):
             shown = {(u, s[0]) for u, _, sessions in state["users"] for s in sessions}
             return shown == leases and state["revision"] == self.head(room)
         self.wait_until(same, seconds, "what the database has")
+
+    def watch_both(self, node, room):
+        """A watch by polls, w, and one by a stream, s."""
+        for name in ("w", "s"):
+            node.tell("watch", name=name, room=room, stream=name == "s", waitMs=20000)
+            node.until(what="snapshot", name=name, reason="requested")
+
+    def snapshots(self, node, reason):
+        """Waits until both of them have had a snapshot for this reason."""
+        self.wait_until(lambda: {line["name"] for line in node.now() if line.get("reason") == reason} == {"w", "s"}, 20,
+                        "a snapshot each: " + reason)
 
     def test_a_stay_from_its_beginning_to_its_end(self):
         room, node = self.room(), self.node()
@@ -125,7 +89,7 @@ class Client(Case):
 
     def test_a_restart_of_the_server(self):
         room, node, d = self.room(), self.node(), self.daemons[0]
-        node.tell("watch", name="w", room=room, waitMs=20000)
+        self.watch_both(node, room)
         node.tell("join", name="a", room=room, user="an", ttlMs=8000)
         node.until(what="accepted", name="a")
         d.process.kill()
@@ -134,22 +98,45 @@ class Client(Case):
         self.pause(1.0)
         self.successor(d)
         self.grant(room, "s", user="bo")
-        self.converged(node, room, seconds=15)
+        for name in ("w", "s"):
+            self.converged(node, room, name, seconds=15)
         node.until(15, what="accepted", name="a", granted=False)
         self.assertEqual(self.events(room, kind="lease.expired"), [])
 
     def test_no_network_for_a_while(self):
-        """Neither an answer nor an end: as a cable that was pulled. Shorter than the lease, and then longer."""
-        room, node, d = self.room(), self.node(), self.daemons[0]
+        """As a cable that was pulled: no answer and no end, for less time than the one lease has and more than the other."""
+        seconds, ttl_ms = (30, 60000) if LONG else (6, 15000)
+        place = tempfile.mkdtemp(prefix="shjs")
+        self.addCleanup(shutil.rmtree, place, True)
+        other = self.start_daemon(listen="unix:" + os.path.join(place, "s"))
+        cable = Proxy(os.path.join(place, "s"))
+        self.addCleanup(cable.close)
+        room, node = self.room(), self.node("http://127.0.0.1:%d" % cable.port)
         node.tell("watch", name="w", room=room, waitMs=2000)
-        node.tell("join", name="a", room=room, user="an", ttlMs=9000)
+        node.tell("join", name="b", room=room, user="bo", ttlMs=2000)
+        session = node.until(what="accepted", name="b")["session"]
+        node.tell("join", name="a", room=room, user="an", ttlMs=ttl_ms)
         node.until(what="accepted", name="a")
-        d.process.send_signal(signal.SIGSTOP)
-        time.sleep(6)
-        d.process.send_signal(signal.SIGCONT)
-        node.until(20, what="accepted", name="a", granted=False)
-        self.assertEqual(self.events(room, kind="lease.expired"), [])
+        cable.vanish()
+        self.pause(seconds)
+        self.grant(room, "s", user="meanwhile")
+        node.now()
+        cable.appear()
+        node.until(20, what="accepted", name="b", session=session)
+        self.wait_until(lambda: [line for line in node.now() if line["what"] == "accepted" and line["name"] == "a"][1:], 20,
+                        "another renewal")
+        self.assertEqual([line["granted"] for line in node.now() if line["what"] == "accepted" and line["name"] == "a"][1:2],
+                         [False], "the lease lived on")
+        told = [line["status"] for line in node.now() if line["what"] == "status" and line["name"] == "b"]
+        self.assertEqual([s for s in told if s != "retrying"], ["live", "lapsed", "live"])
+        # One end, and one beginning: by whichever heartbeat came first, one that was held up all the time maybe.
+        self.assertEqual([e["kind"] for e in self.events(room, user_id="bo") if e["session_id"]],
+                         ["lease.granted", "lease.expired", "lease.granted"])
+        self.assertEqual([e["user_id"] for e in self.events(room, kind="lease.expired")], ["bo"])
         self.converged(node, room, seconds=15)
+        self.assertEqual(self.count("lease", room_id=room), 3, "no ghost")
+        node.kill()
+        self.stop_now(other)
 
     def test_sleep_and_wake(self):
         """The machine sleeps for longer than the lease lives: one ending, and one new beginning of the same session."""
@@ -164,34 +151,49 @@ class Client(Case):
         self.assertEqual(self.count("lease", room_id=room), 1, "no ghost beside it")
         self.converged(node, room, seconds=15)
 
+    def test_a_machine_that_slept(self):
+        """Its timers and its steady clock have stood still, its wall clock has not."""
+        room, node = self.room(), self.node(trace=True)
+        node.tell("watch", name="w", room=room, waitMs=50000)
+        node.tell("join", name="a", room=room, user="an", ttlMs=600000)
+        node.until(what="accepted", name="a")
+        self.wait_until(lambda: node.state()["revision"] == 2, 10, "what there is")
+        self.pause(0.5)
+        polls = len(node.requests("GET"))
+        node.tell("sleep", ms=3600000)
+        node.until(15, what="accepted", name="a", granted=False)  # instead of after two minutes and more
+        self.wait_until(lambda: len(node.requests("GET")) > polls, 5, "a poll on another connection")
+
     def test_a_pruned_cursor(self):
         room, node = self.room(), self.node()
         self.grant(room, "s", user="bo")
-        node.tell("watch", name="w", room=room, waitMs=1000)
-        node.until(what="snapshot", name="w")
+        self.watch_both(node, room)
         node.process.send_signal(signal.SIGSTOP)
+        d = self.daemons[0]
+        self.stop_now(d)
+        other = self.start_daemon()  # so that nothing of this is on its way to the process already
         for i in range(5):
             self.grant(room, "s%d" % i, user="u%d" % i)
         self.q("DELETE FROM stillhere.event WHERE room_id = '%s' AND revision < 9" % room)
         self.q("UPDATE stillhere.room SET pruned_revision = 8 WHERE room_id = '%s'" % room)
-        d = self.daemons[0]
-        self.stop_now(d)  # what it kept in memory would serve the cursor
+        self.stop_now(other)  # what it kept in memory would serve the cursor
         self.successor(d)
         node.process.send_signal(signal.SIGCONT)
-        node.until(20, what="snapshot", name="w", reason="pruned")
-        self.converged(node, room, seconds=15)
+        self.snapshots(node, "pruned")
+        for name in ("w", "s"):
+            self.converged(node, room, name, seconds=15)
 
     def test_another_epoch(self):
         room, node = self.room(), self.node()
         self.grant(room, "s", user="bo")
-        node.tell("watch", name="w", room=room, waitMs=20000)
-        node.until(what="snapshot", name="w")
+        self.watch_both(node, room)
         before = node.state()["epoch"]
         self.q("UPDATE stillhere.incarnation SET word = 'another'")
-        node.until(20, what="snapshot", name="w", reason="epoch")
+        self.snapshots(node, "epoch")
         self.grant(room, "t", user="an")
-        self.converged(node, room, seconds=15)
-        self.assertNotEqual(node.state()["epoch"], before)
+        for name in ("w", "s"):
+            self.converged(node, room, name, seconds=15)
+            self.assertNotEqual(node.state(name)["epoch"], before)
 
     def test_two_tabs_of_one_person(self):
         room, node = self.room(), self.node()
@@ -211,15 +213,23 @@ class Client(Case):
         self.wait_until(lambda: node.state()["counts"] == {"users": 0, "sessions": 0}, 10, "an empty room")
 
     def test_a_clock_that_is_wrong(self):
-        for skew in (3600000, -3600000):
-            room, node = self.room("skew"), self.node(skew_ms=skew)
-            node.tell("join", name="a", room=room, user="an", ttlMs=1500)
-            first = node.until(what="accepted", name="a")["revision"]
-            began = time.monotonic()
-            node.until(15, what="accepted", name="a", revision=first + 6)
-            self.assertGreater(time.monotonic() - began, 1.0, "it renews too often")
+        beats = {}
+
+        def first(method, path, body):
+            if method == "PUT":
+                n = beats[body["room_id"]] = beats.get(body["room_id"], 0) + 1
+                return (503, {}, {"code": "unavailable"}) if n == 3 else None
+            return None
+        middle = Middle(self, self.base, first)
+        nodes = {self.room("skew"): self.node(middle.base, skewMs=skew) for skew in (3600000, -3600000)}
+        began = time.monotonic()
+        for room, node in nodes.items():
+            node.tell("join", name="a", room=room, user="an", ttlMs=3000)
+        for room, node in nodes.items():
+            node.until(20, what="accepted", name="a", revision=6)  # the fourth after the first, since one was refused
+            self.assertGreater(time.monotonic() - began, 2.0, "it renews too often")
             self.assertEqual(self.events(room, kind="lease.expired"), [])
-            self.assertEqual([line for line in node.all if line.get("status") in ("lapsed", "retrying")], [])
+            self.assertEqual([line["status"] for line in node.now() if line["what"] == "status"], ["live", "retrying", "live"])
 
     def test_a_handler_slower_than_the_room(self):
         for stream in (False, True):
@@ -238,13 +248,253 @@ class Client(Case):
                 self.converged(node, room, seconds=20)
 
     def test_cursors(self):
-        room, one, two = self.room(), self.node(), self.node()
-        for node, user in ((one, "an"), (two, "bo")):
-            node.tell("join", name="me", room=room, user=user, ttlMs=5000)
-            node.until(what="accepted", name="me")
-            node.tell("cursors", name="c", room=room)
-        for i in range(20):
-            one.tell("point", name="c", stay="me", data={"x": i})
-        two.until(10, what="cursors", all=[["an", {"x": 19}]])
-        one.tell("close", name="me")
-        two.until(10, what="cursors", all=[])
+        for stream in (False, True):
+            with self.subTest(stream=stream):
+                room, one, two = self.room(), self.node(), self.node(trace=True)
+                for node, user in ((one, "an"), (two, "bo")):
+                    node.tell("join", name="me", room=room, user=user, ttlMs=5000)
+                    node.until(what="accepted", name="me")
+                    node.tell("cursors", name="c", room=room, stream=stream)
+                for i in range(20):
+                    one.tell("point", name="c", stay="me", data={"x": i})
+                two.until(10, what="cursors", all=[["an", {"x": 19}]])
+                for i in range(3):
+                    one.tell("point", name="c", stay="me", data={"y": i})
+                    two.until(10, what="cursors", all=[["an", {"y": i}]])
+                looks = len([r for r in two.requests("GET") if "/cursors" in r["path"]])
+                self.assertEqual(looks == 1, stream, "one stream, or several polls")
+                one.tell("close", name="me")
+                two.until(10, what="cursors", all=[])
+
+    def test_one_who_does_not_wait_and_one_who_is_not_let(self):
+        """A server that answers polls at once with nothing is not asked again and again."""
+        def first(method, path, body):
+            if "since=" not in path or "idle" in path:
+                return None
+            return 200, {}, {"mode": "unchanged", "from": 0, "revision": 0, "events": [], "next_poll_ms": 25000}
+        middle = Middle(self, self.base, first)
+        node = self.node(middle.base, trace=True)
+        node.tell("watch", name="hasty", room="hasty", waitMs=20000)
+        node.tell("watch", name="idle", room="idle", waitMs=0)
+        for name in ("hasty", "idle"):
+            node.until(what="snapshot")
+        self.pause(2)
+        looks = [r["path"].split("/")[2] for r in node.requests("GET")]
+        self.assertEqual(looks.count("idle"), 1, "it comes again when the server said")
+        self.near(looks.count("hasty"), 3, 12, "polls in two seconds")
+
+
+class Names(Case):
+    autostart = False
+
+    def test_the_types_are_those_of_the_code(self):
+        done = subprocess.run([program(), os.path.join(SCRIPTS, "names.mjs")], stdout=subprocess.PIPE, check=True,
+                              timeout=30 * SLOW)
+        real = json.loads(done.stdout)
+        with open(os.path.join(SOURCES, "stillhere.d.ts"), encoding="utf-8") as f:
+            text = f.read()
+        blocks = dict(re.findall(r"^(?:export |declare )*(?:class|interface) (\w+)[^\n]*\{\n(.*?)^\}", text, re.M | re.S))
+        parents = dict(re.findall(r"^export class (\w+) extends (\w+)", text, re.M))
+        self.assertEqual(sorted(re.findall(r"^export class (\w+)", text, re.M)), real["exports"])
+
+        def members(name):
+            own = re.findall(r"^  (?:readonly )?(\w+)\??[(:]", blocks[name], re.M)
+            return set(own) - {"constructor"} | (members(parents[name]) if parents.get(name) in blocks else set())
+
+        for name, names in real["classes"].items():
+            self.assertEqual(sorted(members(name)), names, name)
+        options = set()
+        for name in ("Options", "Common", "StayOptions", "WatchOptions", "CursorOptions"):
+            options |= set(re.findall(r"^  (\w+)\??[(:]", blocks[name], re.M))
+        for name in sorted(os.listdir(SOURCES)):
+            if name.endswith(".js"):
+                with open(os.path.join(SOURCES, name), encoding="utf-8") as f:
+                    code = f.read()
+                used = re.findall(r"options\.(\w+)", code)
+                for group in re.findall(r"const \{([^}]*)\} = this\.options", code):
+                    used += re.findall(r"\w+", group)
+                self.assertEqual(set(used) - options, set(), name)
+
+
+class ComingAndGoing(Case):
+    """What a page does, by events that a browser would send."""
+
+    config = {"ttl_min_ms": 500, "offline_grace_ms": 1000}
+    weight = 3
+
+    def test_a_page_that_is_hidden_and_comes_back(self):
+        room, node = self.room(), Node(self, self.base, trace=True)
+        node.tell("watch", name="w", room=room)
+        node.tell("join", name="a", room=room, user="an", ttlMs=60000)
+        before = node.until(what="accepted", name="a")
+        node.tell("page", event="pagehide", persisted=True)
+        self.assertTrue(node.until(what="request", method="DELETE")["keepalive"], "it must outlive the page")
+        self.wait_until(lambda: self.events(room, kind="session.closed"), 5, "the close")
+        self.assertIsNone(self.stored(room, before["session"], "an"))
+        polls = len(node.requests("GET"))
+        self.grant(room, "s", user="bo")  # what happens while it is away
+        self.pause(1)
+        self.assertEqual(len(node.requests("GET")), polls, "a hidden page is quiet")
+        node.tell("page", event="pageshow", persisted=False)  # this one never comes for a page that was hidden
+        node.tell("page", event="pageshow", persisted=True)
+        after = node.until(what="accepted", name="a", granted=True)
+        self.assertEqual(after["session"], before["session"])
+        self.assertGreater(after["revision"], before["revision"])
+        self.wait_until(lambda: node.state()["counts"] == {"users": 2, "sessions": 2}, 10, "what happened meanwhile")
+        self.assertEqual(self.count("lease", room_id=room, user_id="an"), 1, "no ghost")
+        self.assertEqual(self.events(room, kind="lease.expired"), [])
+
+    def test_a_page_that_leaves_its_lease(self):
+        room, node = self.room(), Node(self, self.base, trace=True)
+        node.tell("join", name="a", room=room, user="an", ttlMs=60000, closeOnPageHide=False)
+        node.until(what="accepted", name="a")
+        node.tell("page", event="pagehide", persisted=True)
+        node.until(what="status", name="a", status="suspended")
+        node.tell("page", event="pageshow", persisted=True)
+        node.until(what="accepted", name="a", granted=False)
+        self.assertEqual(node.requests("DELETE"), [])
+
+    def test_a_page_that_is_hidden_before_its_first_answer(self):
+        """Its first heartbeat is slow, and what it says at its end overtakes that. The lease must not stand for a minute."""
+        room, slow, go = self.room(), set(), threading.Event()
+
+        def first(method, path, body):
+            if method == "PUT" and body["user_id"] not in slow:
+                slow.add(body["user_id"])
+                go.wait(60)
+        self.addCleanup(go.set)
+        middle = Middle(self, self.base, first)
+        node = Node(self, middle.base, trace=True)
+        node.tell("join", name="a", room=room, user="an", ttlMs=60000)
+        node.tell("join", name="b", room=room, user="bo", ttlMs=60000, session="tab")
+        self.wait_until(lambda: slow == {"an", "bo"}, 10, "the first heartbeats")
+        node.tell("page", event="pagehide", persisted=True)
+        self.wait_until(lambda: len([a for a in middle.answered if a[0] == "DELETE"]) == 2, 10, "the closes")
+        self.pause(0.5)  # for whatever else is said at the end
+        go.set()
+        self.wait_until(lambda: {a[2]["user_id"] for a in middle.answered if a[0] == "PUT" and a[2]["ttl_ms"] == 60000} ==
+                        {"an", "bo"}, 10, "the late heartbeats")
+        self.wait_until(lambda: self.count("lease", room_id=room) == 0, 5 + 2 + 5, "an empty room")
+        node.tell("page", event="pageshow", persisted=True)
+        for name in ("a", "b"):
+            self.wait_until(lambda: [line for line in node.now() if line.get("name") == name and line["what"] == "accepted"], 10,
+                            "another stay")
+        self.assertEqual(self.count("lease", room_id=room), 2)
+
+    def test_one_that_is_closed_before_its_first_answer(self):
+        room, slow, go = self.room(), threading.Event(), threading.Event()
+
+        def first(method, path, body):
+            if method == "PUT":
+                slow.set()
+                go.wait(60)
+        self.addCleanup(go.set)
+        middle = Middle(self, self.base, first)
+        node = Node(self, middle.base)
+        node.tell("join", name="a", room=room, user="an", ttlMs=60000)
+        self.assertTrue(slow.wait(10 * SLOW))
+        node.tell("close", name="a")
+        self.pause(0.5)
+        go.set()
+        self.assertTrue(node.until(20, what="closed", name="a")["told"])
+        self.wait_until(lambda: [a for a in middle.answered if a[0] == "PUT"], 20, "the late heartbeat")
+        self.pause(0.2)
+        self.assertEqual(self.count("lease", room_id=room), 0)
+
+    def test_a_session_with_a_name_goes_on(self):
+        """Another page of the same name was there before: live, closed, expired, or at the same revision."""
+        room = self.room()
+        self.grant(room, "live", revision=7, user="an")
+        self.grant(room, "same", revision=1, user="an")
+        self.grant(room, "closed", revision=7, user="an")
+        self.ok(self.client.close(self.base, room, "an", "closed"))
+        self.grant(room, "expired", revision=7, user="an", ttl_ms=500)
+        self.wait_until(lambda: self.events(room, kind="lease.expired"), 5, "an end")
+        node = Node(self, self.base)
+        for session in ("live", "same", "closed", "expired"):
+            node.tell("join", name=session, room=room, user="an", session=session, ttlMs=20000, meta={"new": True})
+            line = node.until(what="accepted", name=session)
+            self.assertEqual([line["ttl"], line["granted"]], [20000, session in ("closed", "expired")], session)
+            self.assertEqual(self.stored(room, session, "an")["meta"], {"new": True})
+
+    def test_a_server_that_says_when_to_come_again(self):
+        """Neither what the page does nor the next thing to say makes it come sooner."""
+        busy = threading.Event()
+
+        def first(method, path, body):
+            if not busy.is_set():
+                return None
+            if method == "PUT":
+                return 503, {"Retry-After": "2"}, {"code": "unavailable"}
+            return 429, {}, {"code": "too_many_requests", "retry_after_ms": 2000}
+        room, middle = self.room(), Middle(self, self.base, first)
+        node = Node(self, middle.base, trace=True)
+        node.tell("join", name="a", room=room, user="an", ttlMs=60000)
+        session = node.until(what="accepted", name="a")["session"]
+        busy.set()
+        node.tell("watch", name="w", room=room)
+        node.tell("meta", name="a", meta={"n": 1})
+        node.until(what="status", name="a", status="retrying")
+        for _ in range(5):
+            node.tell("page", event="visibilitychange")
+            node.tell("meta", name="a", meta={"n": 2})
+            self.pause(0.2)
+        for method, granted in (("PUT", 1), ("GET", 0)):
+            self.wait_until(lambda: len(node.requests(method)) >= granted + 2, 15, "another attempt")
+            times = [line["at"] for line in node.requests(method)][granted:]
+            self.assertGreaterEqual(times[1] - times[0], 1990, method)
+        busy.clear()
+        self.wait_until(lambda: self.stored(room, session, "an")["meta"] == {"n": 2}, 15, "what was to be said")
+        self.wait_until(lambda: node.state()["counts"]["users"] == 1, 15, "the room")
+
+
+class Credentials(Guarded):
+    config = {"ttl_min_ms": 500}
+
+    def asked(self, node):
+        return [line["again"] for line in node.now() if line["what"] == "asked"]
+
+    def test_a_refused_token_is_fetched_anew_once(self):
+        room, bad = self.room(), self.key.token(exp=int(time.time()) - 3600)
+        node = Node(self, self.base, tokens=[bad, self.key.token()])
+        node.tell("watch", name="w", room=room)
+        node.tell("join", name="a", room=room, user="an")
+        node.until(what="accepted", name="a")
+        self.wait_until(lambda: node.state()["counts"]["users"] == 1, 10, "the room")
+        self.assertEqual(self.asked(node), [False, True], "once for both")
+        # And where the next one is no better, that is an end.
+        node = Node(self, self.base, tokens=[bad], trace=True)
+        node.tell("join", name="a", room=room, user="an")
+        self.assertEqual(node.until(what="status", name="a", status="ended")["code"], "token_expired")
+        self.pause(0.5)
+        self.assertEqual([self.asked(node), len(node.requests("PUT"))], [[False, True], 2])
+
+    def test_a_token_that_runs_out_meanwhile(self):
+        room = self.room()
+        node = Node(self, self.base, tokens=[self.key.token(exp=int(time.time()) + 1), self.key.token()], trace=True)
+        node.tell("watch", name="w", room=room, waitMs=20000)
+        node.tell("join", name="a", room=room, user="an", ttlMs=4000)
+        session = node.until(what="accepted", name="a")["session"]
+        self.wait_until(lambda: self.asked(node) == [False, True], 10, "another token")
+        node.until(what="accepted", name="a", granted=False)
+        self.grant_as(room, "bo")
+        self.wait_until(lambda: node.state()["counts"]["users"] == 2, 10, "the room")
+        self.assertEqual([line for line in node.now() if line.get("status") in ("retrying", "lapsed", "ended")], [])
+        self.assertEqual(self.asked(node), [False, True])
+        # What a page says at its end is said with the token.
+        node.tell("page", event="pagehide", persisted=False)
+        self.wait_until(lambda: self.stored(room, session, "an") is None, 3, "the close")
+        self.assertEqual(self.events(room, kind="lease.expired"), [])
+
+    def grant_as(self, room, user):
+        reply = self.client.request(self.base, "PUT", "/leases", body=json.dumps(lease(room, user, "s")),
+                                    headers={"Authorization": "Bearer " + self.key.token(sub=user)})
+        self.assertEqual(reply.status, 200, reply)
+
+    def test_another_token(self):
+        room, node = self.room(), Node(self, self.base)
+        node.tell("join", name="patient", room=room, user="an", patient=True, retryMostMs=60000)
+        node.tell("join", name="plain", room=room, user="an")
+        node.until(what="status", name="plain", status="ended", code="no_credential")
+        node.tell("token", value=self.key.token())
+        node.until(what="accepted", name="patient")
