@@ -21,6 +21,8 @@
 
 #define READY_MS 60000
 #define READY_LOOK_MS 50
+/// Who waits longer than this is told for what.
+#define SILENT_MS 1800
 /// The server promises to be gone 10 s after SIGTERM.
 #define STOP_GRACE_MS 12000
 /// How long a start waits for the end of an earlier one that was killed.
@@ -168,8 +170,8 @@ static bool start_server(struct dev *dev) {
   struct dev_user same = {0};
   if (!child_start(&dev->server, argv, &same))
     return false;
-  int64_t deadline_us = clock_mono_us() + (int64_t)READY_MS * 1000;
-  bool ready = false;
+  int64_t began_us = clock_mono_us(), deadline_us = began_us + (int64_t)READY_MS * 1000;
+  bool ready = false, told = false;
   for (;;) {
     // Its end is looked for first: another program on that address might answer in its place.
     bool running = child_running(&dev->server);
@@ -181,6 +183,10 @@ static bool start_server(struct dev *dev) {
             child_running(&dev->server);
     if (ready || signals_sleep(READY_LOOK_MS))
       break;
+    if (!told && clock_mono_us() - began_us > (int64_t)SILENT_MS * 1000) {
+      fprintf(stderr, "Waiting for the server to get ready …\n");
+      told = true;
+    }
     if (clock_mono_us() > deadline_us) {
       complain("the server does not get ready (%s/readyz), see %s", dev->url, dev->log);
       break;
@@ -215,7 +221,8 @@ static void welcome(const struct dev *dev) {
   const char *quote = strspn(dev->self, PLAIN_IN_SHELL) == strlen(dev->self) ? "" : "'";
   bool elsewhere = strcmp(dev->url, URL_DEFAULT) != 0;
   const char *option = elsewhere ? " --url " : "", *url = elsewhere ? dev->url : "";
-  printf("stillhere is running at %s\n\n"
+  printf("stillhere is running at %s\n"
+         "Open it in a browser to see who is here.\n\n"
          "1. Renew a lease, in another terminal; repeat it within 15 s to stay:\n"
          "   curl -sS -X PUT %s/leases -d '{\"room_id\":\"" ROOM
          "\",\"user_id\":\"an\",\"session_id\":\"tab-%lld\",\"ttl_ms\":15000}'\n"

@@ -29,6 +29,8 @@
 /// Crash recovery after a power cut can take a while.
 #define START_MS 120000
 #define START_LOOK_MS 50
+/// Who waits longer than this is told for what.
+#define SILENT_US INT64_C(1800000)
 #define STOP_GRACE_MS 30000
 
 static bool path_join(char *out, size_t size, const char *dir, const char *name) {
@@ -273,10 +275,15 @@ static bool make_database(const struct dev_postgres *pg) {
 static bool wait_until_up(struct dev_postgres *pg) {
   const char *const keys[] = {"host", "port", "user", "dbname", "connect_timeout", NULL};
   const char *const values[] = {pg->socket, DB_PORT, DB_USER, "postgres", "2", NULL};
-  int64_t deadline_us = clock_mono_us() + (int64_t)START_MS * 1000;
+  int64_t began_us = clock_mono_us(), deadline_us = began_us + (int64_t)START_MS * 1000;
+  bool told = false;
   while (PQpingParams(keys, values, 0) != PQPING_OK) {
     if (signals_sleep(START_LOOK_MS))
       return false;
+    if (!told && clock_mono_us() - began_us > SILENT_US) {
+      fprintf(stderr, "Waiting for PostgreSQL to start …\n");
+      told = true;
+    }
     if (!child_running(&pg->child)) {
       child_explain(&pg->child);
       return false;

@@ -1,37 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "http/builtin.h"
 #include "http/handlers.h"
+#include "http/www.h"
 
-// The style is allowed by its hash, which is that of the bytes between <style> and </style>.
-#define STYLE                                                                                                          \
-  "body{font:1.1em/1.5 system-ui,sans-serif;max-width:36em;margin:3em auto;padding:0 1em;color:#222;background:#fff}"  \
-  "code{background:#f2f2f2;padding:.1em .3em}"
-#define STYLE_HASH "2E3hNQsB2jf3D7WVcLNQJjN9dhMM4VEetwSIj7k2Lw8="
+/// The page's own files and its own server, and nothing else: no inline script or style, no frame around it. What comes
+/// from rooms is text to it; where its code should forget that, the browser refuses to make markup of it.
+#define POLICY                                                                                                         \
+  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "     \
+  "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-/// What this is, for whoever opens the server's address in a browser. It is static and says nothing of any room.
+static struct builtin *kept; ///< one for each of www_files, made by whoever asks first; NULL: memory had run out
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make_kept(void) {
+  kept = calloc(www_file_count, sizeof *kept);
+  for (size_t i = 0; kept != NULL && i < www_file_count; i++)
+    builtin_make(&kept[i], www_files[i].data, www_files[i].len);
+}
+
+/// A file of the live page. It is the same for everybody and says nothing of any room.
 enum request_verdict h_page(struct request *r) {
-  static const struct reply_headers headers = {
-      .content_type = "text/html; charset=utf-8",
-      .content_security_policy = "default-src 'none'; style-src 'sha256-" STYLE_HASH "'; base-uri 'none'; "
-                                 "form-action 'none'; frame-ancestors 'none'",
-  };
-  static const char page[] =
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>stillhere</title>\n<style>" STYLE "</style>\n"
-      "</head>\n<body>\n<h1>stillhere</h1>\n"
-      "<p>This is a presence server: it knows who is still here. Programs talk to it over HTTP.</p>\n"
-      "<ul>\n"
-      "<li>A session holds an expiring <em>lease</em> in a <em>room</em> and renews it: <code>PUT /leases</code></li>\n"
-      "<li>Whoever watches the room learns of every arrival and of every end: "
-      "<code>GET /rooms/{room}/presence</code></li>\n"
-      "<li>When somebody was last seen: <code>GET /users/{user}/presence</code></li>\n"
-      "<li>Whether the process lives: <a href=\"/healthz\">/healthz</a>; whether it can serve: "
-      "<a href=\"/readyz\">/readyz</a></li>\n"
-      "</ul>\n"
-      "<p>Its README and the manual pages stillhered(8), stillhere(1) and stillhere.conf(5) say the rest.</p>\n"
-      "<p>Presence is evidence that a client stopped renewing, not proof that a person left.</p>\n"
-      "</body>\n</html>\n";
-  struct buf b = {0};
-  buf_puts(&b, page);
-  request_reply_json(r, 200, &b, &headers);
+  (void)pthread_once(&once, make_kept);
+  const char *name = r->params[0] != NULL ? r->params[0] : "";
+  size_t i = 0;
+  while (i < www_file_count && strcmp(www_files[i].name, name) != 0)
+    i++;
+  if (i == www_file_count) {
+    request_problem(r, 404, "not_found", NULL, "the live page has no such file");
+    return REQUEST_DONE;
+  }
+  if (kept == NULL) {
+    request_unavailable(r, "out of memory");
+    return REQUEST_DONE;
+  }
+  const struct reply_headers headers = {.content_type = www_files[i].type, .content_security_policy = POLICY};
+  builtin_reply(r, &kept[i], &headers);
   return REQUEST_DONE;
 }

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls from pages of other origins (cors_origins), and the page at the root."""
+"""Calls from pages of other origins (cors_origins)."""
 
-import base64
-import hashlib
-import re
 import subprocess
 import time
 
@@ -182,26 +179,3 @@ class Off(CorsCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn("cors_origins", done.stderr)
-
-    # -- the page ------------------------------------------------------------------------------------------------------
-
-    def test_the_page(self):
-        reply = self.client.get(self.base, "/")
-        self.assertEqual([reply.status, reply.headers["content-type"]], [200, "text/html; charset=utf-8"])
-        headers = {name: reply.headers.get(name) for name in ("x-frame-options", "referrer-policy", "x-content-type-options")}
-        self.assertEqual(headers, {"x-frame-options": "DENY", "referrer-policy": "no-referrer",
-                                   "x-content-type-options": "nosniff"})
-        self.assertNotIn("strict-transport-security", reply.headers, "this server does not speak TLS")
-        policy = dict(part.strip().partition(" ")[::2] for part in reply.headers["content-security-policy"].split(";"))
-        text = reply.body.decode()
-        style = re.findall(r"<style>(.*?)</style>", text, re.S)
-        self.assertEqual(len(style), 1)
-        digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
-        self.assertEqual(policy, {"default-src": "'none'", "style-src": "'sha256-%s'" % digest, "base-uri": "'none'",
-                                  "form-action": "'none'", "frame-ancestors": "'none'"})
-        self.assertNotRegex(text, r"(?i)<script|javascript:| on[a-z]+=|style=\"")
-        self.assertIn('href="/healthz"', text)
-        self.assertEqual(self.client.request(self.base, "HEAD", "/").status, 200)
-        self.problem(self.client.get(self.base, "/?x=1"), 400)
-        self.problem(self.client.request(self.base, "PUT", "/"), 405)
-        self.assertNotIn("content-security-policy", self.client.get(self.base, "/healthz").headers)
