@@ -155,7 +155,7 @@ enum request_verdict h_attendance_post(struct request *r) {
   const struct refusal *refusal = NULL;
   enum request_verdict verdict = REQUEST_DONE;
   if (!attendance_input_read(&in, r->body.data, r->body.len, &problem))
-    request_problem(r, 400, problem.code, problem.field[0] != '\0' ? problem.field : NULL, "%s", problem.detail);
+    request_bad_input(r, &problem);
   else if ((refusal = refusal_of(r, &in)) != NULL)
     request_refused(r, refusal);
   else

@@ -155,10 +155,8 @@ enum request_verdict h_cursor_post(struct request *r) {
   enum request_verdict verdict = REQUEST_DONE;
   if (cursor_input_read(&in, r->body.data, r->body.len, &problem))
     verdict = post(r, &in);
-  else if (strcmp(problem.code, "unavailable") == 0)
-    request_unavailable(r, problem.detail);
   else
-    request_problem(r, 400, problem.code, problem.field[0] != '\0' ? problem.field : NULL, "%s", problem.detail);
+    request_bad_input(r, &problem);
   cursor_input_free(&in);
   return verdict;
 }

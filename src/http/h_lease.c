@@ -184,15 +184,6 @@ static bool pay(struct request *r, size_t n_leases) {
   return false;
 }
 
-static enum request_verdict refuse(struct request *r, const struct input_problem *p) {
-  if (strcmp(p->code, "unavailable") == 0) {
-    request_unavailable(r, p->detail);
-  } else {
-    request_problem(r, 400, p->code, p->field[0] != '\0' ? p->field : NULL, "%s", p->detail);
-  }
-  return REQUEST_DONE;
-}
-
 enum request_verdict h_lease_put(struct request *r) {
   struct lease_put *put = calloc(1, sizeof *put);
   if (put == NULL) {
@@ -208,7 +199,8 @@ enum request_verdict h_lease_put(struct request *r) {
   struct input_problem problem;
   const struct config *config = r->worker->service->config;
   if (!lease_input_read(&put->input, r->body.data, r->body.len, config, put->request_id, &problem)) {
-    return refuse(r, &problem);
+    request_bad_input(r, &problem);
+    return REQUEST_DONE;
   }
   put->wants_presence = put->presence.query.has_since;
   if (put->input.batch && put->wants_presence) {

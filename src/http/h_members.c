@@ -107,7 +107,7 @@ enum request_verdict h_member_put(struct request *r) {
   if (member_input_read(&in, r->body.data, r->body.len, &problem))
     verdict = grant(r, &in);
   else
-    request_problem(r, 400, problem.code, problem.field[0] != '\0' ? problem.field : NULL, "%s", problem.detail);
+    request_bad_input(r, &problem);
   member_input_free(&in);
   return verdict;
 }

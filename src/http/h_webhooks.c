@@ -175,7 +175,7 @@ enum request_verdict h_webhooks_replay(struct request *r) {
   json_decref(root);
   if (good)
     return change_start(&a->change, r, r->worker->service->changers);
-  request_problem(r, 400, problem.code, problem.field[0] != '\0' ? problem.field : NULL, "%s", problem.detail);
+  request_bad_input(r, &problem);
   replay_free(&a->change);
   return REQUEST_DONE;
 }

@@ -26,9 +26,10 @@ enum request_verdict h_explain_get(struct request *r);        ///< GET /rooms/{r
 enum request_verdict h_webhooks_get(struct request *r);       ///< GET /webhooks
 enum request_verdict h_webhooks_dead_get(struct request *r);  ///< GET /webhooks/dead
 enum request_verdict h_webhooks_replay(struct request *r);    ///< POST /webhooks/replay
-enum request_verdict h_page(struct request *r);               ///< GET /
+enum request_verdict h_page(struct request *r);               ///< GET / and GET /www/{file}
 enum request_verdict h_healthz(struct request *r);            ///< GET /healthz
 enum request_verdict h_readyz(struct request *r);             ///< GET /readyz
 enum request_verdict h_metrics(struct request *r);            ///< GET /metrics
+enum request_verdict h_openapi(struct request *r);            ///< GET /openapi.json
 
 #endif

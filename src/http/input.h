@@ -13,7 +13,7 @@
 /// Levels of nesting of what is stored for a client.
 #define INPUT_DEPTH_MAX 16
 
-/// Why an input is refused: 400, `code`, naming `field`.
+/// Why an input is refused: 400, `code`, naming `field`. "unavailable": memory ran out, which is 503.
 struct input_problem {
   const char *code; ///< static
   char field[64];

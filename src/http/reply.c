@@ -14,6 +14,7 @@
 #include "http/access.h"
 #include "http/cors.h"
 #include "http/etag.h"
+#include "http/input.h"
 #include "http/inside.h"
 
 /// What is said when there is no memory for anything else.
@@ -54,7 +55,8 @@ static bool add_headers(struct request *r, int status, struct MHD_Response *resp
   char seconds[16] = "";
   if (headers->retry_after_s > 0)
     (void)snprintf(seconds, sizeof seconds, "%d", headers->retry_after_s);
-  return add(response, "Content-Type", content_type) && add(response, "Cache-Control", "no-store") &&
+  return add(response, "Content-Type", content_type) &&
+         add(response, "Cache-Control", headers->revalidate ? "no-cache" : "no-store") &&
          add(response, "X-Request-Id", r->id) && add(response, "X-Content-Type-Options", "nosniff") &&
          add(response, "X-Accel-Buffering", r->stream != NULL ? "no" : NULL) && add(response, "ETag", headers->etag) &&
          add(response, "WWW-Authenticate", headers->www_authenticate) && add(response, "Allow", headers->allow) &&
@@ -299,6 +301,13 @@ void request_problem(struct request *r, int status, const char *code, const char
 
 void request_unavailable(struct request *r, const char *detail) {
   reply_problem(r, 503, "unavailable", NULL, NULL, detail);
+}
+
+void request_bad_input(struct request *r, const struct input_problem *problem) {
+  if (strcmp(problem->code, "unavailable") == 0)
+    request_unavailable(r, problem->detail);
+  else
+    request_problem(r, 400, problem->code, problem->field[0] != '\0' ? problem->field : NULL, "%s", problem->detail);
 }
 
 void request_refuse(struct request *r, bool body_expected, int status, const char *code, const char *detail) {

@@ -26,6 +26,7 @@ struct conn;
 struct stream;
 struct credential;
 struct refusal;
+struct input_problem;
 
 enum request_verdict { REQUEST_DONE, REQUEST_PARKED };
 
@@ -148,6 +149,7 @@ struct reply_headers {
   int retry_after_s;                   ///< 0: none
   const char *content_security_policy; ///< of a page for people, which gets its other headers with it
   bool close;                          ///< Connection: close
+  bool revalidate;                     ///< may be kept if it is asked for again each time (it has an etag)
 };
 
 /// JSON text in @a b, which is taken over and empty afterwards.
@@ -172,6 +174,9 @@ void request_problem_headers(struct request *r, int status, const char *code, co
 
 /// 503 with Retry-After, code "unavailable": a fault of ours that the client can retry.
 void request_unavailable(struct request *r, const char *detail);
+
+/// 400 for a body that cannot be taken; 503 where it could not be read for want of memory.
+void request_bad_input(struct request *r, const struct input_problem *problem);
 
 /// A problem object as text that is still open, for further members; the caller closes it with jo_object_end().
 void problem_open(struct buf *b, int status, const char *code, const char *field, const char *detail,

@@ -51,9 +51,11 @@ const struct route routes[] = {
     {"GET", "/webhooks/dead", webhooks_dead_query, READS, GUARD_ADMIN, h_webhooks_dead_get},
     {"POST", "/webhooks/replay", no_query, WRITES, GUARD_ADMIN, h_webhooks_replay},
     {"GET", "/", no_query, 0, GUARD_OPEN, h_page},
+    {"GET", "/www/{file}", no_query, 0, GUARD_OPEN, h_page},
     {"GET", "/healthz", no_query, 0, GUARD_OPEN, h_healthz},
     {"GET", "/readyz", no_query, 0, GUARD_OPEN, h_readyz},
     {"GET", "/metrics", no_query, 0, GUARD_METRICS, h_metrics},
+    {"GET", "/openapi.json", no_query, 0, GUARD_OPEN, h_openapi},
     {NULL, NULL, NULL, 0, GUARD_OPEN, NULL},
 };
 
