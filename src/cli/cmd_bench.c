@@ -15,7 +15,7 @@
 #define TIMEOUT_MS 10000
 /// Time to live of the leases: what is left over after a kill -9 is gone after this.
 #define TTL_MS 30000
-#define PROGRESS_US 2000000
+#define PROGRESS_US 1900000
 /// Latencies that are kept; beyond that every second one, and so on.
 #define SAMPLES_MAX ((size_t)1 << 20)
 
@@ -39,6 +39,7 @@ struct bench {
   char room[64];
   enum stage stage;
   int64_t end_us;
+  int64_t n_done; ///< good answers in this stage
   int64_t n_answered, n_refused, n_unreached;
   int64_t *samples_us;
   size_t n_samples;
@@ -94,6 +95,7 @@ static void end(struct bench *b, struct line *line) {
   bool answered = http_outcome(line->http) == HTTP_ANSWERED;
   int status = answered ? line->reply.status : 0;
   bool good = status == 200 || (b->stage == STAGE_CLOSE && status == 404);
+  b->n_done += good;
   if (good && b->stage == STAGE_CLOSE)
     b->held[line->session] = false;
   if (good && b->stage == STAGE_RENEW) {
@@ -159,11 +161,16 @@ static int deal(struct bench *b, int64_t *wake_us) {
 }
 
 static void progress(const struct bench *b, int64_t now_us, int64_t began_us, int64_t *said_us) {
-  if (b->stage != STAGE_RENEW || now_us - *said_us < PROGRESS_US)
+  if (now_us - *said_us < PROGRESS_US)
     return;
   *said_us = now_us;
-  fprintf(stderr, "%4.0f s of %lld: %lld heartbeats\n", (double)(now_us - began_us) / 1e6,
-          (long long)b->options->seconds, (long long)b->n_answered);
+  double seconds = (double)(now_us - began_us) / 1e6;
+  if (b->stage == STAGE_RENEW)
+    fprintf(stderr, "%4.0f s of %lld: %lld heartbeats\n", seconds, (long long)b->options->seconds,
+            (long long)b->n_answered);
+  else
+    fprintf(stderr, "%4.0f s: %lld of %d sessions are %s\n", seconds, (long long)b->n_done, b->n_sessions,
+            b->stage == STAGE_GRANT ? "in" : "closed");
 }
 
 /// Runs a stage to its end. @return false when a signal came or nothing can be sent
@@ -171,6 +178,7 @@ static bool run(struct bench *b, enum stage stage) {
   int64_t began_us = clock_mono_us(), said_us = began_us, wake_us;
   b->stage = stage;
   b->next = 0;
+  b->n_done = 0;
   b->end_us = began_us + b->options->seconds * 1000000;
   for (int i = 0; i < b->n_sessions; i++) {
     int64_t later_us = stage == STAGE_RENEW ? b->options->every_ms * 1000 * i / b->n_sessions : 0;

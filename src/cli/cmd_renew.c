@@ -149,7 +149,7 @@ static enum http_result heartbeat(struct renewal *r, struct http_reply *reply) {
   int64_t timeout_ms = REQUEST_TIMEOUT_MS, expiry_us = first_expiry(r), sent_us = clock_mono_us();
   if (expiry_us > 0 && (expiry_us - sent_us) / 1000 < timeout_ms)
     timeout_ms = (expiry_us - sent_us) / 1000 < 500 ? 500 : (expiry_us - sent_us) / 1000;
-  enum http_result result = http_send(r->http, "PUT", "/leases", body, timeout_ms, reply);
+  enum http_result result = http_send_aloud(r->http, "PUT", "/leases", body, timeout_ms, reply);
   free(body);
   if (result != HTTP_ANSWERED)
     return result;
@@ -183,6 +183,10 @@ static bool wait_to_retry(struct renewal *r, enum http_result result, const stru
   if (attempt == 0 && expiry_us > 0) {
     complain("renewal failed (%s); trying again until the lease runs out in %.0f s",
              result == HTTP_ANSWERED ? "the server is not ready" : reply->error, (double)(expiry_us - now_us) / 1e6);
+  } else if (attempt == 1 && expiry_us == 0 && result == HTTP_ANSWERED && reply->status == 200) {
+    complain("the server cannot take the lease at the moment; trying again");
+  } else if (attempt == 1 && expiry_us == 0) {
+    http_say_again(r->http, result, reply);
   }
   int64_t pause_ms = http_pause_ms(attempt, PAUSE_FIRST_MS, PAUSE_MOST_MS, r->retry_after_s);
   if (expiry_us > 0 && pause_ms > (expiry_us - now_us) / 1000)
@@ -239,7 +243,7 @@ static int close_all(struct renewal *r) {
     int64_t left_ms = (deadline_us - clock_mono_us()) / 1000;
     enum http_result result = HTTP_INTERRUPTED;
     if (!path.failed && left_ms > 0)
-      result = http_send(r->http, "DELETE", path.data, NULL, left_ms, &reply);
+      result = http_send_aloud(r->http, "DELETE", path.data, NULL, left_ms, &reply);
     buf_free(&path);
     if (result == HTTP_ANSWERED && (reply.status == 200 || reply.status == 404)) {
       if (r->options->json)

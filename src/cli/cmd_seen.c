@@ -141,6 +141,8 @@ static void print_explanation(const json_t *answer) {
     print_tombstone(item);
   }
   json_array_foreach(json_object_get(answer, "events"), i, item) {
+    // They are all of this user, so the answer does not repeat whose they are.
+    json_object_set(item, "user_id", json_object_get(answer, "user_id"));
     fputs("  ", stdout);
     event_print(item);
   }

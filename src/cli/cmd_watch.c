@@ -9,21 +9,11 @@
 #include "base/clock.h"
 #include "base/rand.h"
 #include "cli/commands.h"
-#include "cli/http.h"
+#include "cli/screen.h"
 #include "cli/signals.h"
 #include "cli/snapshot.h"
 #include "cli/text.h"
-
-/// Asked of the server; it may add 1/16 of jitter.
-#define WAIT_MS 25000
-/// How long an answer may be overdue before the connection counts as dead.
-#define OVERDUE_MS 10000
-#define PAUSE_FIRST_MS 500
-#define PAUSE_MOST_MS 30000
-/// Attempts until the first answer; after that it never gives up.
-#define ATTEMPTS_BEFORE_ANSWER 5
-/// An empty answer that comes faster than this is followed by a pause.
-#define HASTY_US 100000
+#include "cli/watch.h"
 
 struct watching {
   const struct options *options;
@@ -33,24 +23,30 @@ struct watching {
   bool answered; ///< at least once
 };
 
+void watch_path(struct buf *path, const char *room, int64_t since, const char *epoch, const char *kinds) {
+  buf_puts(path, "/rooms");
+  http_path_add(path, room);
+  buf_puts(path, "/presence");
+  if (since >= 0) {
+    http_query_add_int(path, "since", since);
+    http_query_add_int(path, "wait_ms", WATCH_WAIT_MS);
+  }
+  if (epoch != NULL)
+    http_query_add(path, "epoch", epoch);
+  if (kinds != NULL)
+    http_query_add(path, "kinds", kinds);
+}
+
 static enum http_result poll_once(const struct watching *w, struct http_reply *reply) {
   struct buf path = {0};
-  buf_puts(&path, "/rooms");
-  http_path_add(&path, w->options->args[0]);
-  buf_puts(&path, "/presence");
-  if (w->since >= 0) {
-    http_query_add_int(&path, "since", w->since);
-    http_query_add_int(&path, "wait_ms", WAIT_MS);
-  }
-  if (w->epoch != NULL)
-    http_query_add(&path, "epoch", w->epoch);
-  if (w->options->kinds != NULL)
-    http_query_add(&path, "kinds", w->options->kinds);
+  watch_path(&path, w->options->args[0], w->since, w->epoch, w->options->kinds);
   enum http_result result = HTTP_BROKEN;
   if (path.failed)
     snprintf(reply->error, sizeof reply->error, "memory ran out");
+  else if (w->since < 0)
+    result = http_send_aloud(w->http, "GET", path.data, NULL, WATCH_TIMEOUT_MS, reply);
   else
-    result = http_send(w->http, "GET", path.data, NULL, WAIT_MS + WAIT_MS / 16 + OVERDUE_MS, reply);
+    result = http_send(w->http, "GET", path.data, NULL, WATCH_TIMEOUT_MS, reply);
   buf_free(&path);
   return result;
 }
@@ -97,7 +93,7 @@ static bool take_reply(struct watching *w, const json_t *reply) {
 static bool wait_to_retry(const struct watching *w, enum http_result result, const struct http_reply *reply,
                           int attempt, int *code) {
   bool may_pass = result == HTTP_UNREACHABLE || (result == HTTP_ANSWERED && http_worth_retrying(reply->status));
-  if (!may_pass || (!w->answered && attempt + 1 >= ATTEMPTS_BEFORE_ANSWER)) {
+  if (!may_pass || (!w->answered && attempt + 1 >= WATCH_ATTEMPTS)) {
     *code = http_explain(w->http, result, reply);
     return false;
   }
@@ -106,11 +102,13 @@ static bool wait_to_retry(const struct watching *w, enum http_result result, con
       complain("the server answered %d; trying again until it is back", reply->status);
     else
       complain("connection lost (%s); trying again until the server is back", reply->error);
+  } else if (attempt == 1 && !w->answered) {
+    http_say_again(w->http, result, reply);
   }
-  return !signals_sleep(http_pause_ms(attempt, PAUSE_FIRST_MS, PAUSE_MOST_MS, reply->retry_after_s));
+  return !signals_sleep(http_pause_ms(attempt, WATCH_PAUSE_FIRST_MS, WATCH_PAUSE_MOST_MS, reply->retry_after_s));
 }
 
-int cmd_watch(const struct options *options) {
+static int watch_lines(const struct options *options) {
   struct watching w = {.options = options, .since = options->since};
   w.http = http_open(options->url, options->token_file);
   w.epoch = options->epoch == NULL ? NULL : strdup(options->epoch);
@@ -140,12 +138,17 @@ int cmd_watch(const struct options *options) {
       complain("connected again");
     w.answered = true;
     attempt = 0;
-    // A server that is stopping answers waits at once: do not spin on it.
-    if (w.since == before && clock_mono_us() - asked_us < HASTY_US)
+    if (w.since == before && clock_mono_us() - asked_us < WATCH_HASTY_US)
       signals_sleep(jitter_down(500, 2));
   }
   http_reply_clear(&reply);
   free(w.epoch);
   http_close(w.http);
   return code;
+}
+
+int cmd_watch(const struct options *options) {
+  // From a cursor on there is no list of people to draw.
+  bool lines = options->plain || options->json || options->since >= 0 || !screen_possible();
+  return lines ? watch_lines(options) : watch_live(options);
 }

@@ -12,15 +12,22 @@
 #include "cli/text.h"
 
 #define PAGE 1000
+#define COUNT_MAX 100000
+
+/// The server counts no further.
+static const char *or_more(int64_t n) {
+  return n >= COUNT_MAX ? "at least " : "";
+}
 
 static void print_target(const json_t *t) {
   char name[64], url[256], error[200], age[64];
   int64_t backlog = number_of(t, "backlog", 0), dead = number_of(t, "dead", 0);
-  printf("%-16s %s\n  %lld %s not told yet", text_clean(name, sizeof name, text_of(t, "name", "?")),
-         text_clean(url, sizeof url, text_of(t, "url", "?")), (long long)backlog, plural(backlog, "event", "events"));
+  printf("%-16s %s\n  %s%lld %s not told yet", text_clean(name, sizeof name, text_of(t, "name", "?")),
+         text_clean(url, sizeof url, text_of(t, "url", "(not configured any more)")), or_more(backlog),
+         (long long)backlog, plural(backlog, "event", "events"));
   if (backlog > 0)
     printf(", the oldest %s", text_ago(age, sizeof age, number_of(t, "oldest_age_ms", 0)));
-  printf("; %lld given up\n", (long long)dead);
+  printf("; %s%lld given up\n", or_more(dead), (long long)dead);
   const char *last = text_of(t, "last_error", NULL);
   if (last != NULL)
     printf("  newest error: %s\n", text_clean(error, sizeof error, last));

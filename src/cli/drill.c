@@ -15,6 +15,8 @@
 /// A short wait, so that a poll that a faulty server never wakes still ends within the drill.
 #define BOARD_WAIT_MS 2000
 #define ATTEMPTS 5
+/// Who waits longer than this is told for what.
+#define SILENT_US INT64_C(1800000)
 /// Pause after an answer that led nowhere.
 #define PAUSE_US 300000
 
@@ -297,9 +299,14 @@ bool drill_pause(struct drill *d, int64_t ms) {
 bool drill_ask(struct drill *d, int where, const char *method, const char *path, const char *body) {
   for (int attempt = 0; !d->over; attempt++) {
     http_begin(d->http[where], method, path, body, ANSWER_TIMEOUT_MS, &d->reply);
+    int64_t say_us = clock_mono_us() + SILENT_US;
     while (http_running(d->http[where])) {
-      if (!drill_run(d, clock_mono_us() + INT64_C(60000000)))
+      if (!drill_run(d, say_us))
         return false;
+      if (http_running(d->http[where]) && clock_mono_us() >= say_us) {
+        drill_say(d, "waiting for %s to answer", d->url[where]);
+        say_us += SILENT_US;
+      }
     }
     enum http_result result = http_outcome(d->http[where]);
     bool again = result == HTTP_UNREACHABLE || (result == HTTP_ANSWERED && http_worth_retrying(d->reply.status));
@@ -310,6 +317,10 @@ bool drill_ask(struct drill *d, int where, const char *method, const char *path,
       d->over = true;
       return false;
     }
+    if (attempt == 1 && result == HTTP_ANSWERED)
+      drill_say(d, "%s answered %d; trying again", d->url[where], d->reply.status);
+    else if (attempt == 1)
+      drill_say(d, "%s is not reached (%s); trying again", d->url[where], d->reply.error);
     drill_pause(d, http_pause_ms(attempt, 200, 2000, d->reply.retry_after_s));
   }
   return false;

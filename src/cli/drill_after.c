@@ -279,7 +279,7 @@ static bool clean_one(struct drill *d, const char *rest) {
   buf_puts(&path, rest);
   enum http_result result = HTTP_BROKEN;
   if (!path.failed)
-    result = http_send(d->http[0], "DELETE", path.data, NULL, CLEAN_TIMEOUT_MS, &reply);
+    result = http_send_aloud(d->http[0], "DELETE", path.data, NULL, CLEAN_TIMEOUT_MS, &reply);
   bool done = result == HTTP_ANSWERED && (reply.status == 200 || reply.status == 404);
   http_reply_clear(&reply);
   buf_free(&path);

@@ -22,6 +22,8 @@
 /// For requests that the server answers at once.
 #define ANSWER_TIMEOUT_MS 10000
 #define PATIENT_ATTEMPTS 5
+/// Who waits longer than this is told for what.
+#define SILENT_US INT64_C(1800000)
 
 #ifndef PACKAGE_VERSION
 #define PACKAGE_VERSION "unknown"
@@ -167,7 +169,9 @@ static char *authorization(const char *token_file, struct http_reply *reply) {
   FILE *file = fopen(token_file, "re");
   char *header = malloc(sizeof prefix + TOKEN_MAX + 1);
   if (file == NULL || header == NULL) {
-    snprintf(reply->error, sizeof reply->error, "the token file %s cannot be read: %s", token_file, strerror(errno));
+    snprintf(reply->error, sizeof reply->error,
+             "the token file %s cannot be read: %s. See --token-file and STILLHERE_TOKEN_FILE", token_file,
+             strerror(errno));
     goto failed;
   }
   memcpy(header, prefix, sizeof prefix - 1);
@@ -179,7 +183,8 @@ static char *authorization(const char *token_file, struct http_reply *reply) {
   for (size_t i = 0; i < len; i++)
     plain = plain && token[i] > ' ' && token[i] < 0x7f;
   if (!plain) {
-    snprintf(reply->error, sizeof reply->error, "the token file %s does not hold one token", token_file);
+    snprintf(reply->error, sizeof reply->error,
+             "the token file %s does not hold one token. See --token-file and STILLHERE_TOKEN_FILE", token_file);
     goto failed;
   }
   token[len] = '\0';
@@ -332,21 +337,37 @@ bool http_group_run(struct http_group *group, int64_t until_us) {
       int before = signals_seen();
       if (signals_stops() != before)
         return false;
-      if (signals_resized(false))
+      if (signals_terminal(false) != 0)
         return true;
     }
   }
 }
 
-enum http_result http_send(struct http *http, const char *method, const char *path, const char *body,
-                           int64_t timeout_ms, struct http_reply *reply) {
+/// @param silent_us for how long nothing is said
+static enum http_result send_and_wait(struct http *http, const char *method, const char *path, const char *body,
+                                      int64_t timeout_ms, int64_t silent_us, struct http_reply *reply) {
   if (!http_begin(http, method, path, body, timeout_ms, reply))
     return HTTP_BROKEN;
+  int64_t say_us = clock_mono_us() + silent_us;
   while (http->running) {
-    if (!http_group_run(http->group, clock_mono_us() + INT64_C(60000000)))
+    if (!http_group_run(http->group, say_us))
       http_abandon(http);
+    if (http->running && clock_mono_us() >= say_us) {
+      complain("waiting for %s to answer", http->url);
+      say_us += INT64_C(3600000000);
+    }
   }
   return http->result;
+}
+
+enum http_result http_send(struct http *http, const char *method, const char *path, const char *body,
+                           int64_t timeout_ms, struct http_reply *reply) {
+  return send_and_wait(http, method, path, body, timeout_ms, INT64_C(3600000000), reply);
+}
+
+enum http_result http_send_aloud(struct http *http, const char *method, const char *path, const char *body,
+                                 int64_t timeout_ms, struct http_reply *reply) {
+  return send_and_wait(http, method, path, body, timeout_ms, SILENT_US, reply);
 }
 
 bool http_worth_retrying(int status) {
@@ -364,12 +385,19 @@ int64_t http_pause_ms(int attempt, int64_t first_ms, int64_t most_ms, int retry_
 
 enum http_result http_send_patiently(struct http *http, const char *method, const char *path, const char *body,
                                      struct http_reply *reply) {
+  int64_t began_us = clock_mono_us();
+  bool said = false;
   for (int attempt = 0;; attempt++) {
-    enum http_result result = http_send(http, method, path, body, ANSWER_TIMEOUT_MS, reply);
+    enum http_result result = http_send_aloud(http, method, path, body, ANSWER_TIMEOUT_MS, reply);
     bool again = result == HTTP_UNREACHABLE || (result == HTTP_ANSWERED && http_worth_retrying(reply->status));
     if (!again || attempt + 1 == PATIENT_ATTEMPTS)
       return result;
-    if (signals_sleep(http_pause_ms(attempt, 200, 2000, reply->retry_after_s)))
+    int64_t pause_ms = http_pause_ms(attempt, 200, 2000, reply->retry_after_s);
+    if (!said && clock_mono_us() + pause_ms * 1000 - began_us > SILENT_US / 2) {
+      http_say_again(http, result, reply);
+      said = true;
+    }
+    if (signals_sleep(pause_ms))
       return HTTP_INTERRUPTED;
   }
 }

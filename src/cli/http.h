@@ -69,16 +69,20 @@ enum http_result http_outcome(const struct http *http);
 /// Gives up a request that is under way; its connection is closed.
 void http_abandon(struct http *http);
 
-/// Carries on all requests of the group until one of them has ended, the monotonic clock shows @a until_us, or the
-/// terminal has another size. @return false when a stop signal came, or memory ran out
+/// Carries on all requests of the group until one of them has ended, the monotonic clock shows @a until_us, or there is
+/// something that signals_terminal() tells of. @return false when a stop signal came, or memory ran out
 bool http_group_run(struct http_group *group, int64_t until_us);
 
 /// Sends one request and reads its answer. @a body is JSON text or NULL.
 enum http_result http_send(struct http *http, const char *method, const char *path, const char *body,
                            int64_t timeout_ms, struct http_reply *reply);
 
+/// The same for what somebody waits for: where it takes over two seconds, standard error says what is waited for.
+enum http_result http_send_aloud(struct http *http, const char *method, const char *path, const char *body,
+                                 int64_t timeout_ms, struct http_reply *reply);
+
 /// The same, trying again a few times with growing, jittered pauses while the server is not reached or answers 5xx
-/// or 429.
+/// or 429, and saying so.
 enum http_result http_send_patiently(struct http *http, const char *method, const char *path, const char *body,
                                      struct http_reply *reply);
 
@@ -101,6 +105,9 @@ bool http_worth_retrying(int status);
 /// What whoever reads a refusal can do about it: static text that goes behind the server's own words, or "".
 /// @param code of the problem object; may be NULL
 const char *http_hint(int status, const char *code);
+
+/// Says on standard error that a request was in vain and will be tried again.
+void http_say_again(const struct http *http, enum http_result result, const struct http_reply *reply);
 
 /// Says on standard error why a request was in vain, and what to do. @return the exit code for it
 int http_explain(const struct http *http, enum http_result result, const struct http_reply *reply);

@@ -58,7 +58,16 @@ const char *http_hint(int status, const char *code) {
   }
   if (status == 401)
     return ". Give a valid token with --token-file";
+  if (status == 429)
+    return ". Wait a little, or ask for a higher limit";
   return status >= 500 ? ". Try again later; /readyz and the server's log tell more" : "";
+}
+
+void http_say_again(const struct http *http, enum http_result result, const struct http_reply *reply) {
+  if (result == HTTP_ANSWERED)
+    complain("%s answered %d; trying again", http_url(http), reply->status);
+  else
+    complain("%s is not reached (%s); trying again", http_url(http), reply->error);
 }
 
 int http_explain(const struct http *http, enum http_result result, const struct http_reply *reply) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <errno.h>
+#include <langinfo.h>
 #include <locale.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +42,9 @@ static int run(const struct options *options) {
 }
 
 int main(int argc, char **argv) {
-  setlocale(LC_CTYPE, "");
+  // Names are UTF-8 whatever the locale says, and how wide they are is told in a locale with UTF-8 alone.
+  if (setlocale(LC_CTYPE, "") == NULL || strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+    (void)setlocale(LC_CTYPE, "C.UTF-8");
   struct options options;
   int code;
   if (options_parse(&options, argc, argv, &code)) {

@@ -11,8 +11,9 @@
 #include "base/clock.h"
 
 static int fd = -1;
+static sigset_t caught;
 static int stops;
-static bool resized;
+static unsigned news;
 
 bool signals_open(bool children) {
   sigset_t set;
@@ -20,14 +21,31 @@ bool signals_open(bool children) {
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGHUP);
-  sigaddset(&set, SIGWINCH);
   if (children)
     sigaddset(&set, SIGCHLD);
   if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
     return false;
   signal(SIGPIPE, SIG_IGN);
+  caught = set;
   fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
   return fd >= 0;
+}
+
+bool signals_take_terminal(void) {
+  sigaddset(&caught, SIGWINCH);
+  sigaddset(&caught, SIGTSTP);
+  sigaddset(&caught, SIGCONT);
+  sigaddset(&caught, SIGQUIT);
+  return sigprocmask(SIG_BLOCK, &caught, NULL) == 0 && signalfd(fd, &caught, 0) == fd;
+}
+
+void signals_suspend(void) {
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &only, NULL);
+  raise(SIGTSTP);
+  sigprocmask(SIG_BLOCK, &only, NULL);
 }
 
 int signals_fd(void) {
@@ -38,7 +56,11 @@ int signals_stops(void) {
   struct signalfd_siginfo info;
   while (read(fd, &info, sizeof info) == (ssize_t)sizeof info) {
     if (info.ssi_signo == SIGWINCH)
-      resized = true;
+      news |= TERMINAL_RESIZED;
+    else if (info.ssi_signo == SIGTSTP)
+      news |= TERMINAL_SUSPEND;
+    else if (info.ssi_signo == SIGCONT)
+      news |= TERMINAL_CONTINUED;
     else if (info.ssi_signo != SIGCHLD)
       stops++;
   }
@@ -49,10 +71,10 @@ int signals_seen(void) {
   return stops;
 }
 
-bool signals_resized(bool forget) {
-  bool was = resized;
+unsigned signals_terminal(bool forget) {
+  unsigned was = news;
   if (forget)
-    resized = false;
+    news = 0;
   return was;
 }
 

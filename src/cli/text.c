@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/text.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <wchar.h>
+
+/// Marks on one character that are shown: no script needs more, and a pile of them grows over the lines around.
+#define MARKS_MAX 4
 
 /// The character at @a s, which is valid UTF-8 in what servers and shells hand over; a lone byte stands for itself
 /// otherwise. @param[out] len its bytes
@@ -20,16 +24,35 @@ static unsigned decode(const unsigned char *s, size_t *len) {
   return n == 0 ? 0xfffd : c;
 }
 
-/// What a terminal would obey, or what would turn the rest of a line around.
+/// What a terminal would obey, what would turn the rest of a line around, and what is there and cannot be seen. The
+/// two joiners stay: names are written with them.
 static bool harmful(unsigned c) {
-  return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
-         (c >= 0x2066 && c <= 0x2069) || c == 0xfeff || c == 0xfffd;
+  static const struct {
+    unsigned first, last;
+  } ranges[] = {
+      {0, 0x1f},        {0x7f, 0x9f},       {0x61c, 0x61c},   {0x180e, 0x180e}, {0x200b, 0x200b},
+      {0x200e, 0x200f}, {0x2028, 0x202e},   {0x2060, 0x206f}, {0xd800, 0xdfff}, {0xfeff, 0xfeff},
+      {0xfff9, 0xfffd}, {0xe0000, 0xe007f}, {0x110000, ~0u},
+  };
+  for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+    if (c <= ranges[i].last)
+      return c >= ranges[i].first;
+  }
+  return false;
+}
+
+/// Columns that a character takes; what the C library does not know counts as one.
+static size_t columns_of(unsigned c) {
+  int n = wcwidth((wchar_t)c);
+  return n < 0 ? 1 : (size_t)n;
 }
 
 const char *text_clean(char *out, size_t size, const char *text) {
-  size_t used = 0, len;
+  size_t used = 0, len, marks = 0;
   for (const unsigned char *s = (const unsigned char *)text; *s != '\0'; s += len) {
-    bool bad = harmful(decode(s, &len));
+    unsigned c = decode(s, &len);
+    marks = columns_of(c) == 0 ? marks + 1 : 0;
+    bool bad = harmful(c) || marks > MARKS_MAX;
     size_t n = bad ? 1 : len;
     if (used + n + 1 > size)
       break;
@@ -41,12 +64,6 @@ const char *text_clean(char *out, size_t size, const char *text) {
   }
   out[used] = '\0';
   return out;
-}
-
-/// Columns that a character takes; what the C library does not know counts as one.
-static size_t columns_of(unsigned c) {
-  int n = wcwidth((wchar_t)c);
-  return n < 0 ? 1 : (size_t)n;
 }
 
 size_t text_columns(const char *text) {
@@ -81,21 +98,32 @@ const char *text_fit(char *out, size_t size, const char *text, size_t columns) {
   return out;
 }
 
-const char *text_ago(char *out, size_t size, int64_t ms) {
+static const char *ago(char *out, size_t size, int64_t ms, bool brief) {
   static const struct {
     int64_t seconds;
-    const char *one, *many;
-  } units[] = {{86400, "day", "days"}, {3600, "hour", "hours"}, {60, "minute", "minutes"}, {1, "second", "seconds"}};
+    const char *one, *many, *brief;
+  } units[] = {{86400, "day", "days", "d"},
+               {3600, "hour", "hours", "h"},
+               {60, "minute", "minutes", "min"},
+               {1, "second", "seconds", "s"}};
   int64_t seconds = ms / 1000;
   snprintf(out, size, "just now");
   for (size_t i = 0; i < sizeof units / sizeof *units && seconds >= 2; i++) {
     int64_t n = seconds / units[i].seconds;
     if (n == 0)
       continue;
-    snprintf(out, size, "%lld %s ago", (long long)n, plural(n, units[i].one, units[i].many));
+    snprintf(out, size, "%lld %s ago", (long long)n, brief ? units[i].brief : plural(n, units[i].one, units[i].many));
     break;
   }
   return out;
+}
+
+const char *text_ago(char *out, size_t size, int64_t ms) {
+  return ago(out, size, ms, false);
+}
+
+const char *text_ago_short(char *out, size_t size, int64_t ms) {
+  return ago(out, size, ms, true);
 }
 
 const char *text_of(const json_t *object, const char *key, const char *otherwise) {
@@ -108,8 +136,27 @@ int64_t number_of(const json_t *object, const char *key, int64_t otherwise) {
   return json_is_integer(value) ? json_integer_value(value) : otherwise;
 }
 
+/// In JSON text they can only be inside of strings, where an escape means the same.
+static void print_escaped(const char *json) {
+  size_t len;
+  for (const unsigned char *s = (const unsigned char *)json; *s != '\0'; s += len) {
+    unsigned c = decode(s, &len);
+    if (!harmful(c))
+      fwrite(s, 1, len, stdout);
+    else if (c < 0x10000)
+      printf("\\u%04x", c);
+    else
+      printf("\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
+  }
+}
+
 void print_json(const json_t *value) {
-  json_dumpf(value, stdout, JSON_COMPACT | JSON_ENCODE_ANY);
+  char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+  if (text != NULL)
+    print_escaped(text);
+  else
+    fputs("stillhere: memory ran out\n", stderr);
+  free(text);
   putchar('\n');
   fflush(stdout);
 }

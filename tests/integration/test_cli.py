@@ -148,9 +148,11 @@ class Cli(Case):
                 self.assertRegex(self.run_it(*args, expect=2).stderr(), "^stillhere: .")
 
     def test_unreachable_is_3(self):
-        for args in (["who", "r"], ["rooms"], ["close", "r", "u", "s"], ["renew", "r", "u"], ["watch", "r"]):
+        nobody = "http://127.0.0.1:%d" % free_port()
+        # Side by side: each tries for some seconds.
+        for args, command in [(args, Command(self.directory, args, nobody)) for args in (
+                ["who", "r"], ["rooms"], ["close", "r", "u", "s"], ["renew", "r", "u"], ["watch", "r"])]:
             with self.subTest(args=args):
-                command = Command(self.directory, args, "http://127.0.0.1:%d" % free_port())
                 self.assertEqual(command.wait(30), 3, command.stderr())
                 self.assertIn("is not reached", command.stderr())
 
