@@ -64,7 +64,7 @@
 #define STOP_REQUESTS_MS 3000
 #define STOP_WRITER_MS 2000
 #define STOP_LAST_SEEN_MS 1000
-#define STOP_WEBHOOK_MS 1000
+#define STOP_WEBHOOK_MS 3000 // beside STOP_REQUESTS_MS, and so not in the sum
 #define STOP_WORKERS_MS 1000
 #define STOP_LOG_MS 500
 
@@ -370,6 +370,9 @@ static void drain(struct server *s) {
 /// the tail before the listener.
 static void stop(struct server *s) {
   atomic_store(&s->stopping, true);
+  // What webhooks have sent is answered while requests come to their end.
+  if (atomic_load(&s->lifecycle.migrated))
+    webhook_close(s->webhook, STOP_WEBHOOK_MS);
   drain(s);
   if (s->starter_runs)
     (void)pthread_join(s->starter, NULL);
@@ -381,7 +384,7 @@ static void stop(struct server *s) {
   reader_stop(s->service.changers);
   if (s->sweeper != NULL)
     sweeper_stop(s->sweeper);
-  webhook_stop(s->webhook, STOP_WEBHOOK_MS);
+  webhook_stop(s->webhook);
   webhook_targets_set(NULL);
   int64_t deadline_us = clock_mono_us() + STOP_WORKERS_MS * INT64_C(1000);
   for (unsigned i = 0; i < s->n_workers; i++)

@@ -36,6 +36,7 @@ struct config {
   int64_t metrics_access;                                         ///< enum config_metrics_access
   char *tls_cert_file, *tls_key_file, *cors_origins;              ///< may be empty
   char *webhook_url, *webhook_secret_file, *webhook_targets_file; ///< may be empty
+  char *webhook_ca_file;                                          ///< empty: the system's
   int64_t membership;
   int64_t ttl_default_ms, ttl_min_ms, ttl_max_ms;
   int64_t offline_grace_ms, sweep_interval_ms, last_seen_flush_ms;

@@ -161,7 +161,7 @@ const struct config_key config_keys[] = {
          "of each for every core, 2 to 8."},
     {TEXT(webhook_url),
      .doc = "Where all events of all rooms are posted, signed with webhook_secret_file: an http or https URL without "
-            "user info and fragment. It is the target named default. Empty: none. SIGHUP reads this and the next two "
+            "user info and fragment. It is the target named default. Empty: none. SIGHUP reads this and the next three "
             "keys again, and leaves all targets as they were when something is wrong."},
     {TEXT(webhook_secret_file),
      .doc = "The secret with which messages to webhook_url are signed: a file with a line of whsec_ and 24 to 64 bytes "
@@ -170,6 +170,10 @@ const struct config_key config_keys[] = {
      .doc = "Further targets, one on each line: name, URL, secret file, kinds and rooms, the latter two separated by "
             "commas; * for all. A room is a name, or a prefix with * at its end. Lines that begin with # are "
             "comments."},
+    {TEXT(webhook_ca_file),
+     .doc =
+         "The authorities that https targets of webhooks are verified by: a file of certificates in PEM form. Empty: "
+         "those that the system trusts."},
     {CHOICE(webhook_allow_private, "off", switch_choices),
      .doc = "Whether webhooks may be sent to addresses that are not of the public internet: loopback, private, "
             "link-local and the like."},

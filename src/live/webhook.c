@@ -19,19 +19,27 @@
 #include "store/webhook.h"
 
 #define TICK_MS 250
+/// Between two claims at least, also while there is more to claim.
+#define CLAIM_PAUSE_MS 10
 #define COUNT_EVERY_US INT64_C(5000000)
 #define PRUNE_EVERY_US INT64_C(60000000)
+/// The first look comes soon, whether there are targets or not; without any the next ones are rare.
+#define FIRST_LOOK_US INT64_C(3000000)
+#define IDLE_LOOK_EVERY_US INT64_C(600000000)
 #define IN_FLIGHT_MAX 64
 #define IN_FLIGHT_TARGET 8
 #define ATTEMPT_MS 10000L
 #define CONNECT_MS 5000L
 /// Of a reply so much is read and thrown away; then the connection is closed.
 #define REPLY_MAX 65536
+/// A longer head is a failure.
+#define HEAD_MAX 65536
 
 /// One message on its way.
 struct flight {
   bool busy;
   bool refused; ///< an address that may not be reached
+  bool more;    ///< its target may have more that is due: when this has landed, it need not wait for its time
   struct webhook *owner;
   CURL *easy; ///< kept for the next one
   struct curl_slist *headers;
@@ -39,7 +47,7 @@ struct flight {
   const struct webhook_target *target;
   char token[21];
   struct webhook_message message;
-  size_t received;
+  size_t received, head; ///< bytes of the reply's body, and of its head
 };
 
 struct webhook {
@@ -48,8 +56,11 @@ struct webhook {
   CURLM *multi;
   struct flight flights[IN_FLIGHT_MAX];
   size_t n_flights;
-  int64_t counted_us, pruned_us;
+  int64_t count_due_us, prune_due_us;
+  bool had_targets;
   size_t first_target; ///< whose turn it is to be asked first
+  uint32_t hurry;      ///< a bit for each target that is to be asked again before its time, by its place in hurry_of
+  const struct webhook_targets *hurry_of; ///< only compared
   atomic_bool stopping;
   int64_t stop_us; ///< monotonic, set before `stopping`
   pthread_t thread;
@@ -66,6 +77,14 @@ static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_so
     return CURL_SOCKET_BAD;
   }
   return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
+}
+
+/// libcurl would keep a head of any length.
+static size_t count_head(char *bytes, size_t size, size_t n, void *ctx) {
+  struct flight *f = ctx;
+  (void)bytes;
+  f->head += size * n;
+  return f->head <= HEAD_MAX ? size * n : 0;
 }
 
 static size_t drop_reply(char *bytes, size_t size, size_t n, void *ctx) {
@@ -118,6 +137,18 @@ static bool add_headers(struct flight *f) {
   return good;
 }
 
+/// What leaves a transfer alone with its troubles. @return false when libcurl refuses
+static bool set_limits(CURL *e) {
+#if CURL_AT_LEAST_VERSION(7, 87, 0)
+  // Else the end of an attempt whose name is still being looked up waits for that, and with it everybody.
+  if (curl_easy_setopt(e, CURLOPT_QUICK_EXIT, 1L) != CURLE_OK)
+    return false;
+#endif
+  return curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, ATTEMPT_MS) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS) == CURLE_OK;
+}
+
 static bool set_up(struct flight *f) {
   if (f->easy == NULL)
     f->easy = curl_easy_init();
@@ -125,15 +156,17 @@ static bool set_up(struct flight *f) {
     return false;
   CURL *e = f->easy;
   curl_easy_reset(e);
+  if (!set_limits(e) || (f->set->ca_file != NULL && curl_easy_setopt(e, CURLOPT_CAINFO, f->set->ca_file) != CURLE_OK))
+    return false;
   // Everything that could lead elsewhere is off: redirects, proxies of the environment, other protocols.
   return curl_easy_setopt(e, CURLOPT_URL, f->target->url) == CURLE_OK &&
          curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
          curl_easy_setopt(e, CURLOPT_FOLLOWLOCATION, 0L) == CURLE_OK &&
-         curl_easy_setopt(e, CURLOPT_PROXY, "") == CURLE_OK && curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
-         curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, ATTEMPT_MS) == CURLE_OK &&
-         curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_PROXY, "") == CURLE_OK &&
          curl_easy_setopt(e, CURLOPT_OPENSOCKETFUNCTION, open_socket) == CURLE_OK &&
          curl_easy_setopt(e, CURLOPT_OPENSOCKETDATA, f) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_HEADERFUNCTION, count_head) == CURLE_OK &&
+         curl_easy_setopt(e, CURLOPT_HEADERDATA, f) == CURLE_OK &&
          curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, drop_reply) == CURLE_OK &&
          curl_easy_setopt(e, CURLOPT_WRITEDATA, f) == CURLE_OK &&
          curl_easy_setopt(e, CURLOPT_USERAGENT, "stillhere/" PACKAGE_VERSION) == CURLE_OK &&
@@ -145,13 +178,15 @@ static bool set_up(struct flight *f) {
 }
 
 /// Sends a claimed message, which is taken over. What cannot be sent is claimed again when the claim has run out.
+/// @param more whether more may be due for the target
 static void send_message(struct webhook *w, struct webhook_targets *set, const struct webhook_target *target,
-                         const char *token, struct webhook_message *m) {
+                         const char *token, struct webhook_message *m, bool more) {
   struct flight *f = w->flights;
   while (f->busy)
     f++;
   CURL *easy = f->easy;
   *f = (struct flight){.busy = true, .owner = w, .easy = easy, .target = target, .message = *m};
+  f->more = more || m->n_events == WEBHOOK_MESSAGE_EVENTS;
   *m = (struct webhook_message){0};
   f->set = webhook_targets_share(set); // which a reload may replace meanwhile
   memcpy(f->token, token, sizeof f->token);
@@ -187,7 +222,8 @@ static enum webhook_verdict judge(struct flight *f, CURLcode code, char *error, 
   return answered ? webhook_judge(status) : WEBHOOK_AGAIN;
 }
 
-static void landed(struct webhook *w, struct flight *f, CURLcode code) {
+/// @return false when the database could not be told
+static bool landed(struct webhook *w, struct flight *f, CURLcode code) {
   char error[160];
   int64_t retry_after_s;
   enum webhook_verdict verdict = judge(f, code, error, sizeof error, &retry_after_s);
@@ -212,35 +248,49 @@ static void landed(struct webhook *w, struct flight *f, CURLcode code) {
   }
   if (status != DB_OK) // the claim runs out, and it is sent again
     log_warning("webhook %s: what became of a message could not be written; it is sent once more", name);
+  // One that fails is given its time.
+  if (f->more && verdict == WEBHOOK_OK && status == DB_OK) {
+    w->hurry = (f->set == w->hurry_of ? w->hurry : 0) | UINT32_C(1) << (f->target - f->set->list);
+    w->hurry_of = f->set;
+  }
   flight_end(f);
+  return status == DB_OK;
 }
 
-static void take_landed(struct webhook *w) {
+/// @return false when the database could not be told of one
+static bool take_landed(struct webhook *w) {
   int left;
   CURLMsg *message;
-  while ((message = curl_multi_info_read(w->multi, &left)) != NULL) {
+  bool told = true;
+  while (told && (message = curl_multi_info_read(w->multi, &left)) != NULL) {
     char *flight = NULL;
     CURLcode code = message->data.result;
     if (message->msg == CURLMSG_DONE && curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &flight) == CURLE_OK)
-      landed(w, (struct flight *)(void *)flight, code);
+      told = landed(w, (struct flight *)(void *)flight, code);
   }
+  return told;
 }
 
 // -- the thread ----------------------------------------------------------------------------------------------------
 
-static int slots_of(const struct webhook *w, const char *name) {
-  int used = 0;
+/// How many more messages may be sent to a target now. With many targets each has its share, so that those that hang
+/// leave the others theirs.
+static int slots_of(const struct webhook *w, const struct webhook_targets *set, const char *name) {
+  int used = 0, share = IN_FLIGHT_MAX / (int)set->n;
   for (size_t i = 0; i < IN_FLIGHT_MAX; i++)
     used += w->flights[i].busy && strcmp(w->flights[i].target->name, name) == 0;
-  int all = IN_FLIGHT_MAX - (int)w->n_flights, own = IN_FLIGHT_TARGET - used;
+  int all = IN_FLIGHT_MAX - (int)w->n_flights;
+  int own = (share < IN_FLIGHT_TARGET ? share : IN_FLIGHT_TARGET) - used;
   return own < all ? own : all;
 }
 
-static void claim(struct webhook *w, struct webhook_targets *set) {
+/// @param which a bit for each target to be asked, by its place in the set
+static void claim(struct webhook *w, struct webhook_targets *set, uint32_t which) {
   for (size_t i = 0; i < set->n; i++) {
-    const struct webhook_target *target = &set->list[(w->first_target + i) % set->n];
-    int slots = slots_of(w, target->name);
-    if (slots <= 0)
+    size_t place = (w->first_target + i) % set->n;
+    const struct webhook_target *target = &set->list[place];
+    int slots = slots_of(w, set, target->name);
+    if (slots <= 0 || (which & UINT32_C(1) << place) == 0)
       continue;
     char token[21];
     struct webhook_message *list;
@@ -249,7 +299,7 @@ static void claim(struct webhook *w, struct webhook_targets *set) {
     if (webhook_claim(w->db, target->name, token, slots, w->options.give_up_ms, &list, &n) != DB_OK)
       return;
     for (size_t j = 0; j < n; j++)
-      send_message(w, set, target, token, &list[j]);
+      send_message(w, set, target, token, &list[j], n >= (size_t)slots);
     webhook_messages_free(list, n);
   }
   w->first_target++;
@@ -258,60 +308,95 @@ static void claim(struct webhook *w, struct webhook_targets *set) {
 static void look_after(struct webhook *w, const struct webhook_targets *set) {
   int64_t now = clock_mono_us();
   struct webhook_counts counts;
-  if (now - w->counted_us >= COUNT_EVERY_US) {
-    w->counted_us = now;
+  bool more = false;
+  if (now >= w->count_due_us) {
+    w->count_due_us = now + (set->n > 0 ? COUNT_EVERY_US : IDLE_LOOK_EVERY_US);
     if (webhook_count(w->db, &counts) == DB_OK) {
       metric_set(METRIC_WEBHOOK_BACKLOG, counts.backlog);
       metric_set(METRIC_WEBHOOK_OLDEST, counts.oldest_ms / 1000);
       metric_set(METRIC_WEBHOOK_DEAD_EVENTS, counts.dead);
     }
   }
-  if (now - w->pruned_us >= PRUNE_EVERY_US) {
-    w->pruned_us = now;
-    (void)webhook_prune(w->db, set, w->options.give_up_ms);
+  if (now >= w->prune_due_us) {
+    (void)webhook_prune(w->db, set, w->options.give_up_ms, &more);
+    w->prune_due_us = now + (more ? 0 : set->n > 0 ? PRUNE_EVERY_US : IDLE_LOOK_EVERY_US);
   }
 }
 
-static void run_transfers(struct webhook *w) {
+static bool run_transfers(struct webhook *w) {
   int running;
   (void)curl_multi_perform(w->multi, &running);
-  take_landed(w);
+  return take_landed(w);
 }
 
+/// Without targets there is still to be looked after what they have left, now and then, over a connection that is not
+/// kept.
 static void tick(struct webhook *w) {
+  static const struct webhook_targets none;
   struct webhook_targets *set = webhook_targets_get();
-  if (set != NULL && set->n > 0 && db_connect(w->db) == DB_OK) {
-    claim(w, set);
+  bool any = set != NULL && set->n > 0;
+  if (w->had_targets && !any)
+    w->count_due_us = w->prune_due_us = 0;
+  w->had_targets = any;
+  if (any && db_connect(w->db) == DB_OK) {
+    claim(w, set, UINT32_MAX);
     look_after(w, set);
+  } else if (!any && clock_mono_us() >= w->prune_due_us) {
+    if (db_connect(w->db) == DB_OK)
+      look_after(w, &none);
+    else
+      w->prune_due_us = clock_mono_us() + PRUNE_EVERY_US;
+    db_drop(w->db);
   }
   webhook_targets_put(set);
 }
 
-static void *webhook_main(void *arg) {
-  struct webhook *w = arg;
-  int64_t due_us = clock_mono_us();
-  while (!atomic_load(&w->stopping)) {
-    int64_t now = clock_mono_us();
-    if (now >= due_us) {
-      tick(w);
-      due_us = clock_mono_us() + TICK_MS * INT64_C(1000);
-    }
-    run_transfers(w);
-    int64_t wait_ms = (due_us - clock_mono_us()) / 1000 + 1;
-    (void)curl_multi_poll(w->multi, NULL, 0, wait_ms < 1 ? 1 : (int)wait_ms, NULL);
-  }
-  while (w->n_flights > 0 && clock_mono_us() < w->stop_us) {
-    run_transfers(w);
-    (void)curl_multi_poll(w->multi, NULL, 0, 20, NULL);
+/// Asks for the targets of which more was due than could be taken. All others gather events until the next tick.
+static void claim_more(struct webhook *w) {
+  struct webhook_targets *set = webhook_targets_get();
+  if (set != NULL && set == w->hurry_of && db_connected(w->db))
+    claim(w, set, w->hurry);
+  webhook_targets_put(set);
+}
+
+/// Waits for what is in flight, then gives the rest back. With the first failure of the database it ends: the claims
+/// run out by themselves.
+static void come_to_an_end(struct webhook *w) {
+  bool told = true;
+  while (told && w->n_flights > 0 && clock_mono_us() < w->stop_us) {
+    told = run_transfers(w);
+    if (told && w->n_flights > 0)
+      (void)curl_multi_poll(w->multi, NULL, 0, 20, NULL);
   }
   for (size_t i = 0; i < IN_FLIGHT_MAX; i++) {
     struct flight *f = &w->flights[i];
-    if (f->busy) {
-      (void)curl_multi_remove_handle(w->multi, f->easy);
-      (void)webhook_release(w->db, f->target->name, f->token, &f->message);
-      flight_end(f);
-    }
+    if (!f->busy)
+      continue;
+    (void)curl_multi_remove_handle(w->multi, f->easy);
+    told = told && webhook_release(w->db, f->target->name, f->token, &f->message) == DB_OK;
+    flight_end(f);
   }
+}
+
+static void *webhook_main(void *arg) {
+  struct webhook *w = arg;
+  int64_t due_us = clock_mono_us(), soonest_us = due_us;
+  while (!atomic_load(&w->stopping)) {
+    int64_t now = clock_mono_us();
+    if (now >= due_us || (w->hurry != 0 && now >= soonest_us)) {
+      if (now >= due_us)
+        tick(w);
+      else
+        claim_more(w);
+      w->hurry = 0;
+      soonest_us = clock_mono_us() + CLAIM_PAUSE_MS * INT64_C(1000);
+      due_us = now >= due_us ? clock_mono_us() + TICK_MS * INT64_C(1000) : due_us;
+    }
+    (void)run_transfers(w);
+    int64_t wait_ms = ((w->hurry != 0 && soonest_us < due_us ? soonest_us : due_us) - clock_mono_us()) / 1000 + 1;
+    (void)curl_multi_poll(w->multi, NULL, 0, wait_ms < 1 ? 1 : (int)wait_ms, NULL);
+  }
+  come_to_an_end(w);
   return NULL;
 }
 
@@ -323,7 +408,7 @@ struct webhook *webhook_start(const struct webhook_options *options) {
   w->db = db_new(options->db);
   w->multi = curl_multi_init();
   // Like the sweepers', the pruning of instances that were started together need not coincide.
-  w->pruned_us = clock_mono_us() - (int64_t)rand_below((uint64_t)PRUNE_EVERY_US);
+  w->count_due_us = w->prune_due_us = clock_mono_us() + (int64_t)rand_below((uint64_t)FIRST_LOOK_US);
   if (w->db == NULL || w->multi == NULL || (errno = pthread_create(&w->thread, NULL, webhook_main, w)) != 0) {
     (void)curl_multi_cleanup(w->multi);
     db_free(w->db);
@@ -333,12 +418,17 @@ struct webhook *webhook_start(const struct webhook_options *options) {
   return w;
 }
 
-void webhook_stop(struct webhook *w, int grace_ms) {
-  if (w == NULL)
-    return;
+void webhook_close(struct webhook *w, int grace_ms) {
   w->stop_us = clock_mono_us() + grace_ms * INT64_C(1000);
   atomic_store(&w->stopping, true);
   (void)curl_multi_wakeup(w->multi);
+}
+
+void webhook_stop(struct webhook *w) {
+  if (w == NULL)
+    return;
+  if (!atomic_load(&w->stopping))
+    webhook_close(w, 0);
   pthread_join(w->thread, NULL);
   for (size_t i = 0; i < IN_FLIGHT_MAX; i++)
     curl_easy_cleanup(w->flights[i].easy);

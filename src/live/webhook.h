@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file
-/// The deliverer of webhooks: a thread that claims what is due every 250 ms, sends it over libcurl's multi interface
-/// and writes down what became of it. At least once, in order within a room and target, with the same id and bytes each
-/// time, signed as the Standard Webhooks specification says. Any instance may deliver what another has written.
+/// The deliverer of webhooks: a thread that claims what is due every 250 ms, and sooner while there is more than it
+/// could take, sends it over libcurl's multi interface and writes down what became of it. At least once, in order
+/// within a room and target, with the same id and bytes each time, signed as the Standard Webhooks specification says.
+/// Any instance may deliver what another has written.
 #ifndef SH_LIVE_WEBHOOK_H
 #define SH_LIVE_WEBHOOK_H
 
@@ -26,9 +27,12 @@ struct webhook_options {
 /// curl_global_init() was called before. @return NULL when that fails
 struct webhook *webhook_start(const struct webhook_options *options);
 
-/// Claims no more, lets what is in flight end for @a grace_ms at most, gives the rest back, joins and frees. Main
-/// thread. NULL is fine.
-void webhook_stop(struct webhook *w, int grace_ms);
+/// Begins the end: no more is claimed, what is in flight has @a grace_ms to be answered, and the rest is given back for
+/// others to send at once. Does not wait. Main thread, once.
+void webhook_close(struct webhook *w, int grace_ms);
+
+/// Waits for that end, or makes it at once when there was no webhook_close(), and frees. Main thread. NULL is fine.
+void webhook_stop(struct webhook *w);
 
 /// The webhook-id: an event id in which all but A-Z a-z 0-9 - _ : is percent-encoded. Pure.
 void webhook_id(struct buf *out, const char *event_id);

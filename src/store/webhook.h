@@ -56,16 +56,18 @@ enum db_status webhook_bury(struct db *db, const char *target, const char *token
 enum db_status webhook_release(struct db *db, const char *target, const char *token, const struct webhook_message *m);
 
 struct webhook_counts {
-  int64_t backlog, dead; ///< events, counted up to 100 000
-  int64_t oldest_ms;     ///< how old the oldest of the backlog is; 0 for none
+  int64_t backlog, dead; ///< events, each counted up to 100 000
+  int64_t oldest_ms;     ///< how old the oldest of those that were counted is; 0 for none
 };
 enum db_status webhook_count(struct db *db, struct webhook_counts *counts);
 
 /// Deletes what was dead for 30 days and lanes that have been idle for a day, and gives up what nobody is there for:
-/// events of targets that are not in @a set and older than @a give_up_ms. Some of it each time.
-enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms);
+/// the events of a room for a target that is not in @a set, once all of them are older than @a give_up_ms. Some of it
+/// each time. @param[out] more whether there may be more of it
+enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms, bool *more);
 
-/// The array of GET /webhooks, as the open object `{"targets":[…]`.
+/// The array of GET /webhooks, as the open object `{"targets":[…]`: those of @a set, then those that are in it no more
+/// (with the URL null) while events wait for them or were given up.
 enum db_status read_webhooks(struct db *db, const struct webhook_targets *set, struct buf *out);
 
 /// A page of dead messages, as the open object `{"dead":[…],"next":…`. @param target NULL: all

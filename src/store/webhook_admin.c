@@ -11,11 +11,22 @@
 #define COUNT_MAX 100000
 #define PRUNE_MAX 1000
 
+// -- counting
+// ----------------------------------------------------------------------------------------------------------
+
+// What lanes that are not done have still to tell, by the index of such lanes: however much is dead costs nothing. Both
+// are counted up to $1, and the oldest is that of those counted.
+#define BACKLOG(LANES)                                                                                                 \
+  "SELECT count(*) AS n, COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - min(x.created_at)) * 1000, 0)::int8 AS age"   \
+  " FROM (SELECT e.created_at FROM stillhere.webhook_lane l JOIN stillhere.webhook_event e ON e.room_id = l.room_id"   \
+  " AND e.target = l.target AND e.replay = l.replay AND e.dead_at IS NULL AND (l.replay OR e.revision > l.done)"       \
+  " WHERE l.newest > l.done" LANES " LIMIT $1) x"
+#define DEAD(EVENTS)                                                                                                   \
+  "SELECT count(*) AS n FROM (SELECT FROM stillhere.webhook_event d WHERE d.dead_at IS NOT NULL" EVENTS " LIMIT $1) x"
+
 static const struct db_stmt count_stmt = {
     .name = "webhook_count",
-    .sql = "SELECT count(*) FILTER (WHERE NOT dead), count(*) FILTER (WHERE dead),"
-           " COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - min(created_at) FILTER (WHERE NOT dead)) * 1000, 0)::int8"
-           " FROM (SELECT dead_at IS NOT NULL AS dead, created_at FROM stillhere.webhook_event LIMIT $1) e",
+    .sql = "SELECT b.n, d.n, b.age FROM (" BACKLOG("") ") b, (" DEAD("") ") d",
 };
 
 enum db_status webhook_count(struct db *db, struct webhook_counts *counts) {
@@ -48,21 +59,32 @@ static const struct db_stmt idle_stmt = {
            " WHERE l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay AND l.newest <= l.done",
 };
 
-// Lanes first, then their events. What was in a message stays in it, the others are dead one by one.
-static const struct db_stmt orphans_stmt = {
-    .name = "webhook_prune_orphans",
-    .sql = "WITH lane AS (SELECT * FROM stillhere.webhook_lane l WHERE l.target <> ALL($1) AND l.newest > l.done"
-           " AND (l.claimed_until IS NULL OR l.claimed_until <= clock_timestamp())"
-           " AND NOT EXISTS (SELECT FROM stillhere.webhook_event e WHERE e.room_id = l.room_id"
-           " AND e.target = l.target AND e.replay = l.replay AND e.dead_at IS NULL"
-           " AND e.created_at > clock_timestamp() - $3 * interval '1 ms') LIMIT $2 FOR UPDATE SKIP LOCKED),"
+// Lanes whose youngest event is too old and that nobody is there for. They are locked by one statement and given up by
+// the next, which sees all events up to the newest of each: here an event could have come between snapshot and lock.
+#define ALL_OLD                                                                                                        \
+  " NOT EXISTS (SELECT FROM stillhere.webhook_event e WHERE e.room_id = l.room_id AND e.target = l.target"             \
+  " AND e.replay = l.replay AND e.dead_at IS NULL AND e.created_at > clock_timestamp() - $1 * interval '1 ms')"
+
+static const struct db_stmt lost_stmt = {
+    .name = "webhook_prune_lost",
+    .sql = "SELECT l.room_id, l.target, l.replay FROM stillhere.webhook_lane l WHERE l.target <> ALL($2)"
+           " AND l.newest > l.done AND (l.claimed_until IS NULL OR l.claimed_until <= clock_timestamp())"
+           " AND" ALL_OLD " LIMIT $3 FOR UPDATE SKIP LOCKED",
+};
+
+// What was in a message stays in it, the others are dead one by one.
+static const struct db_stmt bury_lost_stmt = {
+    .name = "webhook_prune_bury_lost",
+    .sql = "WITH lane AS (SELECT l.* FROM stillhere.webhook_lane l JOIN unnest($2::text[], $3::text[], $4::bool[])"
+           " AS i(room_id, target, replay) ON l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay"
+           " WHERE" ALL_OLD "),"
            " dead AS (UPDATE stillhere.webhook_event e SET dead_at = clock_timestamp(), attempts = lane.attempts,"
            " error = 'its target is not configured any more', message = COALESCE(e.message, CASE WHEN e.revision"
            " <= lane.message_through THEN lane.message_through END, e.revision) FROM lane"
            " WHERE e.room_id = lane.room_id AND e.target = lane.target AND e.replay = lane.replay"
-           " AND e.dead_at IS NULL AND (e.replay OR e.revision <= lane.newest))"
+           " AND e.dead_at IS NULL)"
            " UPDATE stillhere.webhook_lane l SET done = lane.newest, message_through = NULL, attempts = 0,"
-           " due_at = clock_timestamp() FROM lane"
+           " claim = NULL, claimed_until = NULL, due_at = clock_timestamp() FROM lane"
            " WHERE l.room_id = lane.room_id AND l.target = lane.target AND l.replay = lane.replay",
 };
 
@@ -70,63 +92,115 @@ static const char *target_name(const void *set, size_t i) {
   return ((const struct webhook_targets *)set)->list[i].name;
 }
 
-static enum db_status prune(struct db *db, const struct db_stmt *stmt, const struct db_params *params) {
+static enum db_status prune(struct db *db, const struct db_stmt *stmt, bool *more) {
+  struct db_params params = {0};
+  db_p_int8(&params, PRUNE_MAX);
   PGresult *r = NULL;
-  enum db_status status = db_alone(db, stmt, params, &r);
+  enum db_status status = db_alone(db, stmt, &params, &r);
+  if (status == DB_OK)
+    *more |= strtoll(PQcmdTuples(r), NULL, 10) >= PRUNE_MAX;
   PQclear(r);
+  db_params_clear(&params);
   return status;
 }
 
-enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms) {
-  struct db_params most = {0}, orphans = {0};
-  db_p_int8(&most, PRUNE_MAX);
-  db_p_text_array(&orphans, set->n, target_name, set);
-  db_p_int8(&orphans, PRUNE_MAX);
-  db_p_int8(&orphans, give_up_ms);
-  enum db_status status = prune(db, &old_stmt, &most);
+struct lost {
+  const struct webhook_targets *set;
+  int64_t give_up_ms;
+  bool more;
+};
+
+static const char *lane_room(const void *lanes, size_t i) {
+  return db_text(lanes, (int)i, 0);
+}
+static const char *lane_target(const void *lanes, size_t i) {
+  return db_text(lanes, (int)i, 1);
+}
+static int64_t lane_replay(const void *lanes, size_t i) {
+  return db_bool(lanes, (int)i, 2);
+}
+
+static enum db_status bury_lost(struct db *db, const struct lost *a, const PGresult *lanes) {
+  size_t n = (size_t)PQntuples(lanes);
+  struct db_params params = {0};
+  db_p_int8(&params, a->give_up_ms);
+  db_p_text_array(&params, n, lane_room, lanes);
+  db_p_text_array(&params, n, lane_target, lanes);
+  db_p_bool_array(&params, n, lane_replay, lanes);
+  PGresult *r = NULL;
+  enum db_status status = db_run(db, &bury_lost_stmt, &params, &r);
+  PQclear(r);
+  db_params_clear(&params);
+  return status;
+}
+
+static enum db_status lost_work(struct db *db, void *ctx) {
+  struct lost *a = ctx;
+  struct db_params params = {0};
+  db_p_int8(&params, a->give_up_ms);
+  db_p_text_array(&params, a->set->n, target_name, a->set);
+  db_p_int8(&params, PRUNE_MAX);
+  PGresult *lanes = NULL;
+  enum db_status status = db_run(db, &lost_stmt, &params, &lanes);
+  db_params_clear(&params);
+  a->more = status == DB_OK && PQntuples(lanes) >= PRUNE_MAX;
+  if (status == DB_OK && PQntuples(lanes) > 0)
+    status = bury_lost(db, a, lanes);
+  PQclear(lanes);
+  return status;
+}
+
+enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms, bool *more) {
+  struct lost lost = {.set = set, .give_up_ms = give_up_ms};
+  *more = false;
+  enum db_status status = prune(db, &old_stmt, more);
   if (status == DB_OK)
-    status = prune(db, &idle_stmt, &most);
+    status = prune(db, &idle_stmt, more);
   if (status == DB_OK)
-    status = prune(db, &orphans_stmt, &orphans);
-  db_params_clear(&most);
-  db_params_clear(&orphans);
+    status = db_transaction(db, lost_work, &lost);
+  *more = status == DB_OK && (*more || lost.more);
   return status;
 }
 
 // -- lists
 // -------------------------------------------------------------------------------------------------------------
 
+// The targets of the configuration, then those that events wait for without being in it any more.
 static const struct db_stmt targets_stmt = {
     .name = "webhook_targets_read",
-    .sql = "SELECT (SELECT count(*) FROM (SELECT FROM stillhere.webhook_event e WHERE e.target = i.name"
-           " AND e.dead_at IS NULL LIMIT $2) x),"
-           " (SELECT COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - min(e.created_at)) * 1000, 0)::int8"
-           " FROM stillhere.webhook_event e WHERE e.target = i.name AND e.dead_at IS NULL),"
-           " (SELECT count(*) FROM stillhere.webhook_event e WHERE e.target = i.name AND e.dead_at IS NOT NULL),"
+    .sql = "SELECT i.name, b.n, b.age, d.n,"
            " (SELECT l.last_error FROM stillhere.webhook_lane l WHERE l.target = i.name AND l.last_error IS NOT NULL"
            " ORDER BY l.due_at DESC LIMIT 1)"
-           " FROM unnest($1::text[]) WITH ORDINALITY AS i(name, n) ORDER BY i.n",
+           " FROM (SELECT name, n FROM unnest($2::text[]) WITH ORDINALITY AS c(name, n) UNION ALL"
+           " SELECT o.target, NULL FROM (SELECT target FROM stillhere.webhook_lane WHERE newest > done UNION"
+           " SELECT target FROM stillhere.webhook_event WHERE dead_at IS NOT NULL) o WHERE o.target <> ALL($2)) i,"
+           " LATERAL (" BACKLOG(" AND l.target = i.name") ") b, LATERAL (" DEAD(
+               " AND d.target = i.name") ") d"
+                                         " ORDER BY i.n NULLS LAST, i.name",
 };
 
 enum db_status read_webhooks(struct db *db, const struct webhook_targets *set, struct buf *out) {
   struct db_params params = {0};
-  db_p_text_array(&params, set->n, target_name, set);
   db_p_int8(&params, COUNT_MAX);
+  db_p_text_array(&params, set->n, target_name, set);
   PGresult *r = NULL;
   enum db_status status = db_run(db, &targets_stmt, &params, &r);
   jo_object(out);
   jo_key(out, "targets");
   jo_array(out);
   for (int i = 0; status == DB_OK && i < PQntuples(r); i++) {
-    const struct webhook_target *t = &set->list[i];
+    const char *url = (size_t)i < set->n ? set->list[i].url : NULL;
     jo_object(out);
-    jo_kstr(out, "name", t->name);
+    jo_kstr(out, "name", db_text(r, i, 0));
     jo_key(out, "url");
-    jo_strn(out, t->url, strcspn(t->url, "?"));
-    jo_kint(out, "backlog", db_int8(r, i, 0));
-    jo_kint(out, "oldest_age_ms", db_int8(r, i, 1));
-    jo_kint(out, "dead", db_int8(r, i, 2));
-    jo_kstr(out, "last_error", db_null(r, i, 3) ? NULL : db_text(r, i, 3));
+    if (url != NULL)
+      jo_strn(out, url, strcspn(url, "?"));
+    else
+      jo_null(out);
+    jo_kint(out, "backlog", db_int8(r, i, 1));
+    jo_kint(out, "oldest_age_ms", db_int8(r, i, 2));
+    jo_kint(out, "dead", db_int8(r, i, 3));
+    jo_kstr(out, "last_error", db_null(r, i, 4) ? NULL : db_text(r, i, 4));
     jo_object_end(out);
   }
   jo_array_end(out);

@@ -3,6 +3,7 @@
 
 #include <curl/curl.h>
 #include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 
 #define SECRET_FILE_MAX 4096
 #define TARGETS_FILE_MAX ((size_t)1 << 20)
+#define CA_FILE_MAX ((size_t)4 << 20)
 #define SECRET_BYTES_MIN 24
 #define SECRET_PREFIX "whsec_"
 
@@ -29,6 +31,7 @@ static void free_set(struct webhook_targets *set) {
     free(t->rooms);
     free(t->url);
   }
+  free(set->ca_file);
   explicit_bzero(set, sizeof *set);
   free(set);
 }
@@ -246,6 +249,31 @@ static bool read_default(struct webhook_targets *set, const struct config *c, ch
   return read_secrets(t, "webhook_secret_file", c->webhook_secret_file, error);
 }
 
+/// Whether the file of authorities has a certificate. libcurl reads it anew with each connection.
+static bool read_authorities(struct webhook_targets *set, const char *path, char *error) {
+  struct key_file file;
+  char why[CONFIG_ERROR_SIZE / 2];
+  if (!key_file_read(&file, path, CA_FILE_MAX, why, sizeof why)) {
+    (void)snprintf(error, CONFIG_ERROR_SIZE, "webhook_ca_file: %s", why);
+    return false;
+  }
+  gnutls_datum_t text = {(unsigned char *)file.bytes, (unsigned)file.len};
+  gnutls_x509_crt_t *list = NULL;
+  unsigned n = 0;
+  int result = gnutls_x509_crt_list_import2(&list, &n, &text, GNUTLS_X509_FMT_PEM, 0);
+  for (unsigned i = 0; result >= 0 && i < n; i++)
+    gnutls_x509_crt_deinit(list[i]);
+  if (result >= 0)
+    gnutls_free(list);
+  key_file_free(&file);
+  set->ca_file = strdup(path);
+  if (result >= 0 && n > 0 && set->ca_file != NULL)
+    return true;
+  (void)snprintf(error, CONFIG_ERROR_SIZE, "webhook_ca_file: %.200s must have certificates in PEM form%s%s", path,
+                 result < 0 ? ": " : "", result < 0 ? gnutls_strerror(result) : "");
+  return false;
+}
+
 struct webhook_targets *webhook_targets_load(const struct config *config, char error[CONFIG_ERROR_SIZE]) {
   struct webhook_targets *set = calloc(1, sizeof *set);
   if (set == NULL) {
@@ -253,7 +281,8 @@ struct webhook_targets *webhook_targets_load(const struct config *config, char e
     return NULL;
   }
   set->references = 1;
-  if ((config->webhook_url[0] == '\0' || read_default(set, config, error)) &&
+  if ((config->webhook_ca_file[0] == '\0' || read_authorities(set, config->webhook_ca_file, error)) &&
+      (config->webhook_url[0] == '\0' || read_default(set, config, error)) &&
       (config->webhook_targets_file[0] == '\0' || read_targets(set, config->webhook_targets_file, error)))
     return set;
   free_set(set);

@@ -34,6 +34,7 @@ struct webhook_target {
 struct webhook_targets {
   struct webhook_target list[WEBHOOK_TARGETS_MAX];
   size_t n;
+  char *ca_file;       ///< PEM file with the authorities that https targets are verified by; NULL: the system's
   unsigned references; ///< its own
 };
 

@@ -9,6 +9,7 @@ import threading
 
 from harness import LONG
 from harness.case import SLOW, Case, json, quote, time
+from harness.process import rss_mib
 from harness.receiver import Receiver, secret, verified
 
 
@@ -385,8 +386,8 @@ class Nasty(Base):
 
     def test_bad_receivers_harm_nobody(self):
         fine = self.receiver()
-        servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
-        for s, behave in zip(servers, (self.hang_up, self.half, self.endless, self.nonsense)):
+        servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(5)]
+        for s, behave in zip(servers, (self.hang_up, self.half, self.endless, self.nonsense, self.long_head)):
             self.addCleanup(s.close)
             threading.Thread(target=self.serve, args=(s, behave), daemon=True).start()
         port = [s.getsockname()[1] for s in servers]
@@ -394,7 +395,10 @@ class Nasty(Base):
             ("name", "http://no-such-name.invalid/", "*", "*"), ("hole", "http://192.0.2.1:9/", "*", "*"),
             ("tls", "https://127.0.0.1:%d/" % port[0], "*", "*"), ("up", "http://127.0.0.1:%d/" % port[0], "*", "*"),
             ("half", "http://127.0.0.1:%d/" % port[1], "*", "*"), ("endless", "http://127.0.0.1:%d/" % port[2], "*", "*"),
-            ("nonsense", "http://127.0.0.1:%d/" % port[3], "*", "*"), ("fine", fine, "*", "*")))
+            ("nonsense", "http://127.0.0.1:%d/" % port[3], "*", "*"),
+            ("head", "http://127.0.0.1:%d/" % port[4], "*", "*"), ("fine", fine, "*", "*")))
+        self.got_all(fine, self.told(d), seconds=10)
+        before = rss_mib(d)
         until = time.monotonic() + (60 if LONG else 6)
         rooms = []
         while time.monotonic() < until:
@@ -407,8 +411,18 @@ class Nasty(Base):
         self.got_all(fine, *rooms, seconds=10)
         # An endless answer of 200 is an answer; all else is a failure.
         self.wait_until(lambda: self.q("SELECT count(DISTINCT target) FROM stillhere.webhook_lane WHERE attempts > 0") ==
-                        "6", 20, "the failures")
+                        "7", 20, "the failures")
+        self.assertIn("writing received data", self.q("SELECT max(last_error) FROM stillhere.webhook_lane "
+                                                      "WHERE target = 'head'"), "cut, and not waited for")
+        # The one that never ends sends as fast as it can. A sanitizer keeps what was freed for a while.
+        self.assertLess(rss_mib(d) - before, 50 if SLOW == 1 else 600)
         self.end(d)
+
+    def told(self, d):
+        """@return a room with events"""
+        room = self.room()
+        self.grant(room, "s", 1, base=d.base)
+        return room
 
     def serve(self, server, behave):
         while True:
@@ -436,6 +450,11 @@ class Nasty(Base):
         connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         while True:
             connection.sendall(b"x" * 65536)
+
+    def long_head(self, connection):
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            connection.sendall(b"x-more: of the same\r\n" * 1000)
 
     def nonsense(self, connection):
         connection.sendall(b"nonsense\r\n\r\n")

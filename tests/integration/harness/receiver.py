@@ -7,7 +7,9 @@ import hashlib
 import hmac
 import json
 import os
+import ssl
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -44,7 +46,7 @@ class Server(ThreadingHTTPServer):
 class Receiver:
     """Answers with answer(delivery): a status, or (status, headers). Several threads at once call it."""
 
-    def __init__(self, answer=None, clock=None):
+    def __init__(self, answer=None, tls=None, host="127.0.0.1"):
         self.answer = answer or (lambda delivery: 200)
         self.deliveries = []
         self.lock = threading.Lock()
@@ -56,7 +58,6 @@ class Receiver:
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["content-length"]))
-                import time
                 delivery = Delivery({k.lower(): v for k, v in self.headers.items()}, body, time.monotonic())
                 with receiver.lock:
                     receiver.deliveries.append(delivery)
@@ -72,9 +73,13 @@ class Receiver:
             def log_message(self, *unused):
                 pass
 
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = Server((host, 0), Handler)
         self.port = self.server.server_address[1]
-        self.url = "http://127.0.0.1:%d/hook" % self.port
+        self.url = "%s://%s:%d/hook" % ("https" if tls else "http", host, self.port)
+        if tls:  # each connection by its own thread: one that breaks off holds up no other
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls.cert, tls.key)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def all(self):
