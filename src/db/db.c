@@ -222,6 +222,8 @@ enum db_status db_pipeline(struct db *db, const struct db_step *steps, int n, PG
   int count = send_steps(db, steps, n, sent);
   enum db_status status =
       count < 0 ? db_broke(db, steps[0].stmt->name, PQerrorMessage(db->conn)) : read_steps(db, sent, count, got);
+  if (status == DB_OK && db->unreplicated) // what this was is on one machine only: nobody may be told that it is done
+    status = db_broke(db, steps[0].stmt->name, "a commit did not wait for the standby");
   for (int i = 0; i < n; i++) {
     if (status == DB_OK)
       results[i] = got[i];

@@ -102,9 +102,14 @@ static enum db_status refused(struct db *db, const char *why) {
   return DB_LOST;
 }
 
-/// Notices ("relation already exists, skipping") would else go to standard error.
+/// Notices ("relation already exists, skipping") would else go to standard error. One of them must not be passed over:
+/// somebody has cancelled a commit that waited for a synchronous standby, and the server says that it has committed all
+/// the same. Known by where it comes from, since the text is translated.
 static void on_notice(void *ctx, const PGresult *result) {
-  (void)ctx;
+  struct db *db = ctx;
+  const char *source = PQresultErrorField(result, PG_DIAG_SOURCE_FUNCTION);
+  if (source != NULL && strcmp(source, "SyncRepWaitForLSN") == 0)
+    db->unreplicated = true;
   const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
   log_debug("database notice: %s", message == NULL ? "" : message);
 }
@@ -224,7 +229,8 @@ enum db_status db_connect(struct db *db) {
   db->conn = start(db);
   if (db->conn == NULL)
     return refused(db, "out of memory");
-  (void)PQsetNoticeReceiver(db->conn, on_notice, NULL);
+  (void)PQsetNoticeReceiver(db->conn, on_notice, db);
+  db->unreplicated = false;
   const char *why = finish(db, deadline_us);
   if (why == NULL && PQsetnonblocking(db->conn, 1) != 0)
     why = PQerrorMessage(db->conn);

@@ -30,13 +30,16 @@ struct db {
   bool lost_prepared;             ///< what had been prepared was once gone: taken as shared from then on
   char settings[DB_SETTINGS_MAX]; ///< the statement that makes them, for one transaction; only where shared
 
+  /// The server has said that it committed without the standby that it was to wait for.
+  bool unreplicated;
+
   bool in_transaction; ///< inside db_transaction()
   bool begin_pending;  ///< BEGIN goes out with the next statement
 
   int64_t connected_us;    ///< monotonic time of the newest connection
   int64_t refuse_until_us; ///< no attempt before that
   int64_t backoff_ms;      ///< the next pause, 0 = none was due lately
-  unsigned timeouts;       ///< attempts that timed out; turns the list of hosts
+  unsigned timeouts;       ///< attempts that timed out or met a server left behind; turns the list of hosts
 };
 
 /// What an error result means. Pure.

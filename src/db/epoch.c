@@ -9,6 +9,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // a leaf
 static char current[EPOCH_SIZE];
 static int64_t flushed; // of the current epoch
 static atomic_uint generation;
+static int64_t newest_system, newest_timeline; // of the servers that were seen
 
 void epoch_get(char out[EPOCH_SIZE]) {
   pthread_mutex_lock(&lock);
@@ -37,6 +38,17 @@ void epoch_saw(const char *epoch, int64_t position) {
   if (strcmp(current, epoch) == 0 && position > flushed)
     flushed = position;
   pthread_mutex_unlock(&lock);
+}
+
+bool epoch_timeline(int64_t system, int64_t timeline) {
+  pthread_mutex_lock(&lock);
+  bool left_behind = system == newest_system && timeline < newest_timeline;
+  if (!left_behind) {
+    newest_system = system;
+    newest_timeline = timeline;
+  }
+  pthread_mutex_unlock(&lock);
+  return !left_behind;
 }
 
 void epoch_mark(struct epoch_mark *mark) {

@@ -34,6 +34,13 @@ void epoch_saw(const char *epoch, int64_t position);
 /// The current epoch with what epoch_saw() has noted of it. Any thread.
 void epoch_mark(struct epoch_mark *mark);
 
+/// Notes on which timeline a server is that takes writes. A promotion makes a new one with a higher number, so a server
+/// of the same cluster with a lower one than was seen before is what the promotion has left behind: whatever is written
+/// there is lost. Known for as long as the process lives. Any thread.
+/// @param system the cluster's system identifier
+/// @return false: left behind, and must not be used
+bool epoch_timeline(int64_t system, int64_t timeline);
+
 /// Counts the changes: a cheap check whether memory was filled under another epoch. Any thread.
 unsigned epoch_generation(void);
 

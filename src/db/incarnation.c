@@ -7,6 +7,7 @@
 // others, which shows in when the inode of a file was last changed that the server never touches, to a role that may
 // look. Either makes a new word in stillhere.incarnation, and the epoch is made of it too.
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,9 @@
 #include "base/rand.h"
 #include "db/db_internal.h"
 #include "db/epoch.h"
+
+/// Every thread meets a server that was left behind; one line in this time is enough.
+#define TELL_EVERY_US 5000000
 
 /// The epoch as far as the server knows it: null on a standby, where there is no timeline to write on yet. What is
 /// flushed outlives a crash; what is only inserted may not.
@@ -29,9 +33,12 @@ static const struct db_stmt stmt_greet = {
              " CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_insert_lsn() - '0/0')::int8 END,"
              " CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0')::int8 END,"
              " coalesce(has_table_privilege(to_regclass('stillhere.incarnation'), 'SELECT'), false),"
-             " has_function_privilege('pg_stat_file(text)', 'EXECUTE')"};
+             " has_function_privilege('pg_stat_file(text)', 'EXECUTE'),"
+             " (SELECT system_identifier FROM pg_control_system()),"
+             " CASE WHEN NOT pg_is_in_recovery() THEN"
+             "  ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int8 END"};
 
-enum { COL_NOW, COL_TABLES, COL_SERVER, COL_INSERTED, COL_FLUSHED, COL_WORD, COL_FILES };
+enum { COL_NOW, COL_TABLES, COL_SERVER, COL_INSERTED, COL_FLUSHED, COL_WORD, COL_FILES, COL_SYSTEM, COL_TIMELINE };
 
 // $1 is the epoch as far as the server knows it. Without a word that is all.
 #define EPOCH_AND_WORD                                                                                                 \
@@ -111,6 +118,19 @@ static enum db_status find_epoch(struct db *db, struct incarnation *in, const st
   return status == DB_OK ? read_word(db, in) : status;
 }
 
+/// The old primary is back and takes writes, though a standby was promoted in its place. Where there is a list of
+/// addresses the next attempt begins with another. Whoever goes back on purpose, or puts back a copy of before,
+/// restarts the daemons, which know nothing of a promotion then.
+static enum db_status refuse_left_behind(struct db *db) {
+  static _Atomic int64_t told_us = INT64_MIN / 2;
+  int64_t now = clock_mono_us(), before = atomic_load(&told_us);
+  if (now - before >= TELL_EVERY_US && atomic_compare_exchange_strong(&told_us, &before, now))
+    log_error("the database server is on an older timeline than was seen before: a promotion has left it behind, and"
+              " nothing is written to it; where it was put back on purpose, restart this daemon");
+  db->timeouts++;
+  return DB_LOST;
+}
+
 enum db_status db_greet(struct db *db) {
   PGresult *r;
   struct epoch_mark before;
@@ -125,7 +145,10 @@ enum db_status db_greet(struct db *db) {
   copy_text(in.server, sizeof in.server, r, COL_SERVER);
   (void)snprintf(in.epoch, sizeof in.epoch, "%s", in.server);
   int64_t inserted = standby ? 0 : db_int8(r, 0, COL_INSERTED), flushed = standby ? 0 : db_int8(r, 0, COL_FLUSHED);
+  bool left_behind = !standby && !epoch_timeline(db_int8(r, 0, COL_SYSTEM), db_int8(r, 0, COL_TIMELINE));
   PQclear(r);
+  if (left_behind)
+    return refuse_left_behind(db);
   if (standby) {
     log_debug("the database server is in recovery");
     return DB_LOST;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of the table, in its order, and how each is called."""
 
-from . import crash, rows_beat, rows_expiry, rows_storage, rows_watch
+from . import crash, rows_beat, rows_expiry, rows_scale, rows_storage, rows_watch
 
 #: name, work, unit of its sides, function
 ROWS = (
@@ -20,5 +20,7 @@ ROWS = (
     ("expiry", "100 000 leases expire in the same second", "1/s", rows_expiry.expiry),
     ("sweeper", "the sweeper with nothing to do, CPU", "% of a core", rows_expiry.sweeper),
     ("join", "join on one instance to the watcher on another", "ms", rows_watch.join),
+    ("instances", "heartbeats shared by several instances, 10 000 sessions in 1000 rooms", "1/s", rows_scale.instances),
+    ("standby", "heartbeats with a standby", "1/s", rows_scale.standby),
     ("crash", "a crash of PostgreSQL in the middle of the load", "missing", crash.crash),
 )
