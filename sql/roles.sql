@@ -9,7 +9,8 @@
 --
 --   stillhere_owner   owns the schema and migrates it. No daemon runs as this role.
 --   stillhere_app     does the daily work and no more: it reads and writes rows where the daemon does, cannot change,
---                     delete or date a row of attendance, cannot delete a member, empties no table, creates nothing.
+--                     delete or date a row of attendance, cannot delete a member, empties no table, creates nothing,
+--                     and reads no file, of which it only sees how large and how old those of the server are.
 --
 -- A new table gets its line in "what the daemon does" below; a test compares.
 
@@ -111,7 +112,7 @@ BEGIN
         ('room_last_seen',   'SELECT, INSERT, UPDATE'),
         -- Not id and not at: the database counts and dates the rows itself.
         ('attendance',       'SELECT, INSERT (room_id, user_id, session_id, action, note, idempotency_key, request_id, by)'),
-        ('pulse',            'SELECT, UPDATE'),
+        ('pulse',            'SELECT, INSERT, UPDATE'),
         ('outage',           'SELECT, INSERT, UPDATE, DELETE'),
         ('incarnation',      'SELECT, UPDATE'),
         ('webhook_event',    'SELECT, INSERT, UPDATE, DELETE'),
@@ -124,6 +125,16 @@ BEGIN
             EXECUTE format('GRANT %s ON stillhere.%I TO stillhere_app', rights, name);
         END IF;
     END LOOP;
+END
+$$;
+
+-- When the files of the server were last changed shows whether an older copy of them was put back, which nothing in them
+-- can (src/db/incarnation.c). Sizes and times of files inside the data directory, and nothing of what is in them.
+DO $$
+BEGIN
+    IF has_function_privilege('pg_catalog.pg_stat_file(text)', 'EXECUTE WITH GRANT OPTION') THEN
+        GRANT EXECUTE ON FUNCTION pg_catalog.pg_stat_file(text) TO stillhere_app;
+    END IF;
 END
 $$;
 

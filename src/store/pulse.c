@@ -21,11 +21,18 @@ static const struct db_stmt beat_stmt = {
 static const struct db_stmt lock_stmt = {.name = "pulse_lock",
                                          .sql = "SELECT 1 FROM stillhere.pulse WHERE one FOR UPDATE"};
 
-// The clock is read with the row locked. A pulse that is not late, since somebody else was here first, writes nothing.
+// Somebody has taken the row away. From when on nobody could renew is not known then.
+static const struct db_stmt begin_stmt = {
+    .name = "pulse_begin",
+    .sql = "INSERT INTO stillhere.pulse (alive_at) VALUES (clock_timestamp()) ON CONFLICT DO NOTHING",
+};
+
+// The clock is read with the row locked. A pulse that is not late, since somebody else was here first, writes nothing,
+// nor does one that somebody has set to no time at all.
 static const struct db_stmt record_stmt = {
     .name = "pulse_record",
-    .sql = "WITH p AS (SELECT alive_at, t.now FROM stillhere.pulse, (SELECT clock_timestamp() AS now OFFSET 0) t"
-           " WHERE one),"
+    .sql = "WITH p AS (SELECT CASE WHEN isfinite(alive_at) THEN alive_at ELSE t.now END AS alive_at, t.now"
+           " FROM stillhere.pulse, (SELECT clock_timestamp() AS now OFFSET 0) t WHERE one),"
            " o AS (INSERT INTO stillhere.outage (began_at, ended_at) SELECT alive_at, now FROM p"
            " WHERE now - alive_at > $1 * interval '1 ms' ON CONFLICT DO NOTHING RETURNING began_at, ended_at),"
            " u AS (UPDATE stillhere.pulse SET alive_at = p.now FROM p WHERE one)"
@@ -55,11 +62,13 @@ static const struct db_stmt forget_stmt = {
 static const struct db_stmt newest_stmt = {.name = "outage_newest",
                                            .sql = "SELECT max(ended_at) FROM stillhere.outage"};
 
-// now() is the beginning of the transaction.
+// now() is the beginning of the transaction. An outage bears the time at which it was found, and is seen a moment
+// later, when that has been committed: perhaps after somebody who began in between has judged.
 static const struct db_stmt doubt_stmt = {
     .name = "pulse_doubt",
-    .sql = "SELECT clock_timestamp() - p.alive_at > $1 * interval '1 ms'"
-           " OR EXISTS (SELECT FROM stillhere.outage o WHERE o.ended_at >= now()) FROM stillhere.pulse p WHERE p.one",
+    .sql = "SELECT p.alive_at < clock_timestamp() - $1 * interval '1 ms'"
+           " OR EXISTS (SELECT FROM stillhere.outage o WHERE o.ended_at >= now() - $2 * interval '1 ms')"
+           " FROM stillhere.pulse p WHERE p.one",
 };
 
 static const struct db_stmt credit_stmt = {
@@ -94,7 +103,16 @@ static enum db_status run_int8(struct db *db, const struct db_stmt *stmt, int64_
 /// @param[out] back whether the pulse lay in the future
 static enum db_status record(struct db *db, int64_t silence_ms, bool *back) {
   PGresult *r = NULL;
-  enum db_status status = db_run(db, &lock_stmt, NULL, NULL);
+  enum db_status status = db_run(db, &lock_stmt, NULL, &r);
+  bool gone = status == DB_OK && PQntuples(r) == 0;
+  if (status == DB_OK) {
+    PQclear(r);
+    r = NULL;
+  }
+  if (gone) {
+    log_warning("the row of stillhere.pulse is gone: outages from before now are not known");
+    status = db_run(db, &begin_stmt, NULL, NULL);
+  }
   if (status == DB_OK) {
     status = run_int8(db, &record_stmt, silence_ms, &r);
   }
@@ -159,9 +177,13 @@ enum db_status pulse_beat(struct db *db, int64_t silence_ms, int64_t grace_ms, i
   return beaten ? DB_OK : db_transaction(db, record_work, &beat);
 }
 
-enum db_status pulse_doubt(struct db *db, int64_t silence_ms, bool *doubt) {
+enum db_status pulse_doubt(struct db *db, int64_t silence_ms, int64_t before_ms, bool *doubt) {
+  struct db_params p = {0};
   PGresult *r = NULL;
-  enum db_status status = run_int8(db, &doubt_stmt, silence_ms, &r);
+  db_p_int8(&p, silence_ms);
+  db_p_int8(&p, before_ms);
+  enum db_status status = db_run(db, &doubt_stmt, &p, &r);
+  db_params_clear(&p);
   if (status == DB_OK) {
     *doubt = PQntuples(r) > 0 && db_bool(r, 0, 0);
     PQclear(r);

@@ -7,6 +7,10 @@
 #include "store/pulse.h"
 #include "store/renew.h"
 
+/// Longer than it takes to write an outage down, however busy the database is then. What is judged twice is right as
+/// well.
+#define FOUND_BEFORE_MS 60000
+
 #define KEYS_JOIN(alias)                                                                                               \
   " JOIN unnest($1::text[], $2::text[], $3::text[]) AS i(room_id, user_id, session_id)"                                \
   " ON " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id AND " alias ".session_id = i.session_id"
@@ -118,7 +122,7 @@ enum db_status subjects_lock_leases(struct db *db, struct subject *subjects, siz
   enum db_status status = lock_leases(db, subjects, n, &expired);
   // After an outage the first heartbeats may be here before the sweeper.
   if (status == DB_OK && expired && silence_ms > 0) {
-    status = pulse_doubt(db, silence_ms, &doubt);
+    status = pulse_doubt(db, silence_ms, FOUND_BEFORE_MS, &doubt);
   }
   if (status == DB_OK && doubt) {
     status = pulse_settle(db, silence_ms);

@@ -139,7 +139,7 @@ struct claim {
 /// the middle of it, it counts as if the database had been away, which it was: the next sweep looks anew.
 static enum db_status sure(struct db *db, const struct claim *c) {
   bool doubt = false;
-  enum db_status status = pulse_doubt(db, c->silence_ms, &doubt);
+  enum db_status status = pulse_doubt(db, c->silence_ms, 0, &doubt);
   return status == DB_OK && doubt ? DB_LOST : status;
 }
 

@@ -24,10 +24,12 @@ static const struct db_stmt rooms_make_stmt = {
 };
 
 // The room's row is the only source of revisions: it is locked from here to the commit, so commit order is revision
-// order. A sequence would let 12 commit before 11. ORDER BY with FOR UPDATE locks in that order.
+// order. A sequence would let 12 commit before 11. ORDER BY with FOR UPDATE locks in that order. A row that somebody
+// has set back by hand, or taken away, counts as at its newest event: no revision is given out twice.
 static const struct db_stmt rooms_lock_stmt = {
     .name = "rooms_lock",
-    .sql = "SELECT r.room_id, r.revision FROM stillhere.room r WHERE r.room_id = ANY($1::text[])"
+    .sql = "SELECT r.room_id, GREATEST(r.revision, (SELECT max(e.revision) FROM stillhere.event e"
+           " WHERE e.room_id = r.room_id)) FROM stillhere.room r WHERE r.room_id = ANY($1::text[])"
            " ORDER BY r.room_id FOR UPDATE OF r",
 };
 

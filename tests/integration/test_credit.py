@@ -101,6 +101,37 @@ class Passed(Credit):
         self.wait_until(lambda: self.remaining(room, "here") is not None, 5, "the second credit")
         self.assertEqual(self.grant(room, "here", 3, 8000)["granted"], False)
 
+    def test_a_pulse_that_was_edited_by_hand(self):
+        """Set to no time, or taken away: it beats again, and leases end as ever."""
+        self.allow_log.append(r"the row of stillhere.pulse is gone")
+        beats = ("SELECT count(*) FROM stillhere.pulse WHERE alive_at BETWEEN clock_timestamp() - interval '4 s'"
+                 " AND clock_timestamp()")
+        for edit in ("UPDATE stillhere.pulse SET alive_at = '-infinity'", "UPDATE stillhere.pulse SET alive_at = 'infinity'",
+                     "DELETE FROM stillhere.pulse"):
+            room, before = self.room(), self.outages()
+            self.q(edit)
+            self.wait_until(lambda: self.q(beats) == "1", 5, edit)
+            self.grant(room, "s", 1, 1000)
+            self.wait_until(lambda: self.expired(room), 1 + 4, "the expiry after " + edit)
+            self.assertEqual(self.outages(), before, edit)
+        room = self.room()
+        self.grant(room, "s", 1, 20000)
+        self.pass_by(30)
+        self.wait_until(lambda: self.remaining(room, "s") is not None, 5, "credit by the new row")
+
+    def test_the_longest_gap_that_began_in_its_time(self):
+        """A short gap takes nothing from the long one that follows it; and one that begins in the credit adds nothing."""
+        room = self.room()
+        self.grant(room, "s", 1, 20000)
+        for gap in (5, 30):
+            before = self.outages()
+            self.pass_by(gap)
+            self.wait_until(lambda: self.outages() > before, 5, "the outage of %d s" % gap)
+        self.wait_until(lambda: self.remaining(room, "s") is not None, 5, "the credit")
+        self.near(self.remaining(room, "s"), 15000 - 8000 * SLOW, 16500)
+        self.pass_by(30)
+        self.wait_until(lambda: self.expired(room), 5, "the expiry")
+
     def test_a_heartbeat_before_the_sweeper(self):
         """The pulse is locked, so that the sweeper cannot have written anything when the heartbeat comes."""
         room = self.room()

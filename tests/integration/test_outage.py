@@ -222,10 +222,13 @@ class Outage(Case):
         """A role with short timeouts and a locked row: that heartbeat fails or waits, the next ones pass."""
         room = self.room()
         self.grant(room, "locked", 1)
-        self.pg.psql("postgres", "ALTER DATABASE \"%s\" SET statement_timeout = '200ms'" % self.database)
+        timeouts = {"statement_timeout": "200ms", "idle_in_transaction_session_timeout": "1ms", "lock_timeout": "5ms"}
+        for name, value in timeouts.items():
+            self.pg.psql("postgres", 'ALTER DATABASE "%s" SET %s = \'%s\'' % (self.database, name, value))
         d = self.start_daemon()
         psql = self.psql()
-        psql.run("SET statement_timeout = 0")
+        for name in timeouts:
+            psql.run("SET %s = 0" % name)
         psql.run("BEGIN")
         psql.run("SELECT 1 FROM stillhere.lease WHERE room_id = '%s' AND session_id = 'locked' FOR UPDATE" % room)
         held = self.background(self.hb, d.base, room, "u", "locked", 2, fresh=True)
@@ -233,12 +236,13 @@ class Outage(Case):
         psql.run("COMMIT")
         reply = held.result(20 * SLOW)
         self.assertIn(reply.status, (200, 503))
-        for i in range(20):
+        for i in range(200):
             self.assertEqual(self.hb(d.base, room, "u", "free%d" % i, 1).status, 200)
         self.assertEqual(steps(self.events(room)), [(1, "lease.granted", "locked"), (2, "user.online", None)] +
-                         [(i + 3, "lease.granted", "free%d" % i) for i in range(20)])
-        self.assertEqual(self.count("lease", room_id=room), 21)
-        self.pg.psql("postgres", 'ALTER DATABASE "%s" RESET statement_timeout' % self.database)
+                         [(i + 3, "lease.granted", "free%d" % i) for i in range(200)])
+        self.assertEqual(self.count("lease", room_id=room), 201)
+        for name in timeouts:
+            self.pg.psql("postgres", 'ALTER DATABASE "%s" RESET %s' % (self.database, name))
         self.stop_now(d)
 
 

@@ -100,17 +100,16 @@ class Race(Case):
             s.close()
 
     def check_shots(self, shots, called, answered):
-        """No shot that was sent after the answer is accepted, and before the call every one is."""
+        """No shot that was sent after the answer is accepted, and before the call every one is.
+        @return which (kind, instance) had a shot that was accepted before, and which one that was sent after"""
         for shot in shots:
             if shot.user == GOOD or shot.sent > answered:
                 self.assertEqual(shot.accepted, shot.user == GOOD, shot)
             if not shot.accepted:
                 self.assertEqual([shot.status, shot.code], [403, "membership_revoked"], shot)
-        for kind in ("heartbeat", "cursor"):
-            for instance in range(self.instances):
-                mine = [s for s in shots if (s.kind, s.instance, s.user) == (kind, instance, BAD)]
-                self.assertTrue(any(s.accepted and s.sent < called for s in mine), "none before")
-                self.assertTrue(any(s.sent > answered for s in mine), "none after")
+        mine = [s for s in shots if s.user == BAD]
+        return ({(s.kind, s.instance) for s in mine if s.accepted and s.sent < called},
+                {(s.kind, s.instance) for s in mine if s.sent > answered})
 
     def check_events(self, room, since):
         """Each stay has exactly one end, and none goes on."""
@@ -139,20 +138,22 @@ class Race(Case):
         time.sleep(AFTER)
         over.set()
         shots = [shot for h in hammers for shot in h.result(30)]
-        self.check_shots(shots, called, answered)
+        hit = self.check_shots(shots, called, answered)
         self.check_watchers(polls, streams, answered)
         for base in self.bases:
             self.wait_until(lambda b=base: BAD not in self.cursors(b, room), 1, "the end of the cursors")
         self.check_events(room, since)
-        return shots
+        return hit
 
     def test_nothing_is_accepted_after_the_answer(self):
         room = self.room()
         for i in range(GOOD_SESSIONS):
             self.grant(room, "s%d" % i, user=GOOD)
+        before, after = set(), set()
         for number in range(ROUNDS):
             with self.subTest(round=number):
-                self.round(room)
+                hit = self.round(room)
+                before, after = before | hit[0], after | hit[1]
                 self.member("PUT", room, random.choice(self.bases))
                 for instance in range(self.instances):
                     for shot in (self.heartbeat(instance, room, BAD, "s0"), self.cursor(instance, room, BAD, "s0")):
@@ -161,3 +162,6 @@ class Race(Case):
                 self.member("PUT", room, self.base)
         self.assertEqual(self.q("SELECT count(*) FROM stillhere.tombstone WHERE room_id = %s AND reason <> 'revoked'" %
                                 sql(room)), "0")
+        # Of all rounds together: on a busy machine a single one may be over before somebody's turn comes.
+        everywhere = {(kind, i) for kind in ("heartbeat", "cursor") for i in range(self.instances)}
+        self.assertEqual([everywhere - before, everywhere - after], [set(), set()], "not tried before, or after")

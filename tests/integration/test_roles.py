@@ -19,7 +19,7 @@ GRANTS = {
     "lease": "DELETE INSERT SELECT UPDATE",
     "member": "INSERT SELECT UPDATE",
     "outage": "DELETE INSERT SELECT UPDATE",
-    "pulse": "SELECT UPDATE",
+    "pulse": "INSERT SELECT UPDATE",
     "room": "INSERT SELECT UPDATE",
     "room_last_seen": "INSERT SELECT UPDATE",
     "room_user": "DELETE INSERT SELECT UPDATE",
@@ -144,8 +144,14 @@ class RuntimeRole(Case):
                 "COPY (SELECT 1) TO PROGRAM 'true'",
                 "COPY (SELECT 1) TO '/tmp/mine'",
                 "SELECT pg_read_file('PG_VERSION')",
+                "SELECT pg_ls_dir('.')",
+                "SELECT pg_stat_file('PG_VERSION', true)",
                 "SELECT rolpassword FROM pg_authid"):
             self.refused(mine, statement)
+        # Of the server's own files how large and how old they are, and of no others even that.
+        mine.run("SELECT change FROM pg_stat_file('PG_VERSION')")
+        for path in ("/etc/passwd", "../log"):
+            self.refused(mine, "SELECT pg_stat_file('%s')" % path, "absolute path not allowed|path must be in or below")
         mine.run("GRANT DELETE ON stillhere.member TO %s" % roles.RUNTIME)  # PostgreSQL only warns
         self.assertEqual(self.q("SELECT has_table_privilege('%s', 'stillhere.member', 'DELETE')" % roles.RUNTIME), "f")
         self.assertEqual(self.q("SELECT count(*) FROM pg_class WHERE relnamespace = 'stillhere'::regnamespace"), before)
