@@ -16,6 +16,7 @@ PATH=$PATH:/usr/sbin:/sbin
 has_command() { command -v "$1" >/dev/null 2>&1; }
 has_library() { has_command pkg-config && pkg-config --exists "$1"; }
 has_header() { has_command cc && printf '#include <%s>\n' "$1" | cc -E - >/dev/null 2>&1; }
+has_module() { has_command /usr/bin/python3 && /usr/bin/python3 -c "import $1" >/dev/null 2>&1; }
 has_postgres() {
   local dir
   for dir in /usr/lib/postgresql/*/bin "$(pg_config --bindir 2>/dev/null)"; do
@@ -50,10 +51,14 @@ header   unistr.h       libunistring-dev
 postgres -              postgresql
 library  cmocka         libcmocka-dev        tests
 command  python3        python3              tests
+module   jsonschema     python3-jsonschema   tests
+command  chromium       chromium             tests
+command  chromedriver   chromium-driver      tests
 command  openssl        openssl              tests
 command  nginx          nginx                tests
 command  pgbouncer      pgbouncer            tests
 command  node           nodejs               tests
+command  npm            npm                  tests
 command  promtool       prometheus           tests
 command  systemd-analyze systemd             tests
 command  dh             debhelper            tests

@@ -139,12 +139,14 @@ ROUTES = {
         on(may_record, "/rooms/{room}/attendance", (201,), record, "room user session"),
     ("GET", "/rooms/{room}/attendance"): on(may_keep_members, "/rooms/{room}/attendance"),
     ("GET", "/"): on(everybody, "/", dimensions=""),
+    ("GET", "/www/{file}"): on(everybody, "/www/page.js", dimensions=""),
     ("GET", "/healthz"): on(everybody, "/healthz", dimensions=""),
     ("GET", "/readyz"): on(everybody, "/readyz", dimensions=""),
     ("GET", "/webhooks"): on(may_administer, "/webhooks", dimensions=""),
     ("GET", "/webhooks/dead"): on(may_administer, "/webhooks/dead", dimensions=""),
     ("POST", "/webhooks/replay"): on(may_administer, "/webhooks/replay", (200,), lambda cell: {"target": "t"}, ""),
     ("GET", "/metrics"): on(everybody, "/metrics", dimensions=""),
+    ("GET", "/openapi.json"): on(everybody, "/openapi.json", dimensions=""),
 }
 
 Cell = collections.namedtuple("Cell", "room user session")

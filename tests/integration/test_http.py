@@ -4,6 +4,7 @@
 import os
 import subprocess
 
+from harness import LONG
 from harness.case import (REVISION_MAX, SLOW, Case, Flock, Wire, all_replies, json, lease, presence_path, quote, raw, sql,
                           steps, time)
 from harness.daemon import daemon_environment, free_port, program
@@ -181,7 +182,7 @@ class Framing(Case):
 
     def test_a_half_closed_client_gets_its_answer(self):
         room = self.room()
-        for i in range(50):
+        for i in range(1000 if LONG else 200):
             with Wire(self.base) as wire:
                 wire.send(message("PUT /leases HTTP/1.1", heartbeat(room, "s", i + 1)))
                 wire.socket.shutdown(1)
@@ -665,7 +666,7 @@ class Caps(Case):
     def test_aborted_polls_lose_nothing(self):
         room = self.room()
         self.grant(room, "a", 1)
-        for i in range(10):
+        for i in range(50):
             flock = Flock(self.base, [presence_path(room, 2 + i)] * 10)
             self.background(self.grant, room, "s%d" % i, 1)
             flock.collect(0.01)

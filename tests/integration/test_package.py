@@ -78,7 +78,8 @@ class Package(Case):
         self.assertIn("ExecStart=/usr/sbin/stillhered --config /etc/stillhere/stillhere.conf\n", unit)
         for path in ("usr/share/man/man8/stillhered.8.gz", "usr/share/man/man1/stillhere.1.gz",
                      "usr/share/man/man5/stillhere.conf.5.gz", "etc/stillhere/stillhere.conf",
-                     "usr/share/stillhere/sql/roles.sql", "usr/share/doc/stillhere/README.Debian"):
+                     "usr/share/stillhere/sql/roles.sql", "usr/share/bash-completion/completions/stillhere",
+                     "usr/share/bash-completion/completions/stillhered", "usr/share/doc/stillhere/README.Debian"):
             self.assertTrue(os.path.exists(self.installed(path)), path)
         self.assertRegex(self.run_tool(self.installed("usr/bin/stillhere"), "--version").stdout, r"^stillhere \d")
 

@@ -15,6 +15,7 @@ from . import SLOW, roles
 from .client import (Client, Flock, Wire, all_replies, lease, parse_metrics, presence_path, quote, raw)
 from .daemon import Daemon
 from .pg import Postgres
+from .recorder import RECORDER
 
 #: Never right in PostgreSQL's log, whatever a client does.
 PG_FORBIDDEN = re.compile(r"deadlock detected|payload string too long|25P02|current transaction is aborted|"
@@ -79,6 +80,7 @@ class Case(unittest.TestCase):
             if fault:
                 wrong.append(fault)
             wrong += ["%s: %s" % (d.name, line) for line in d.complaints(cls.allowed_log)]
+        wrong += RECORDER.violations()[:10]
         cls.forget_query()
         if cls.own_cluster:
             cls.pg.remove()

@@ -11,6 +11,7 @@ import time
 import urllib.parse
 
 from . import SLOW, tls
+from .recorder import RECORDER, Asked
 
 LEFT_OUT = object()
 
@@ -113,6 +114,7 @@ class Client:
         names = {}
         for name, value in response.getheaders():
             names[name.lower()] = value
+        RECORDER.note(method, path, response.status, names, data, body)
         return Reply(response.status, names, data, time.monotonic() - started)
 
     def get(self, base, path, headers=None, timeout=30, fresh=False):
@@ -210,8 +212,10 @@ class Wire:
         self.socket = dial(base, timeout)
         self.data = b""
         self.eof = False
+        self.asked = Asked()
 
     def send(self, data):
+        self.asked.send(data)
         self.socket.sendall(data)
 
     def reply(self, timeout=10, head_only=False):
@@ -221,6 +225,7 @@ class Wire:
             cut = take_reply(self.data, head_only)
             if cut:
                 self.data = cut[1]
+                self.asked.note(cut[0])
                 return cut[0]
             if not self._receive(deadline):
                 return None
@@ -230,7 +235,17 @@ class Wire:
         deadline = time.monotonic() + timeout * SLOW
         while self._receive(deadline):
             pass
+        self._note_rest()
         return self.data
+
+    def _note_rest(self):
+        data = self.data
+        while data.startswith(b"HTTP/1."):
+            cut = take_reply(data, self.asked.head_only())
+            if not cut or "transfer-encoding" in cut[0].headers:
+                return
+            self.asked.note(cut[0])
+            data = cut[1]
 
     def _receive(self, deadline):
         if self.eof:
@@ -292,6 +307,7 @@ class Flock:
             s.setblocking(False)
             self.selector.register(s, selectors.EVENT_READ, i)
             self.sockets.append(s)
+        self.paths = paths
         self.data = [b""] * len(self.sockets)
         self.replies = [None] * len(self.sockets)  # (Reply, monotonic time) or "closed"
 
@@ -325,3 +341,6 @@ class Flock:
         self.selector.close()
         for s in self.sockets:
             s.close()
+        for path, reply in zip(self.paths, self.replies):
+            if isinstance(reply, tuple):
+                RECORDER.note("GET", path, reply[0].status, reply[0].headers, reply[0].body)

@@ -61,12 +61,15 @@ class Faulty:
                 body = self.rfile.read(length) if length else None
                 headers = {n: v for n, v in self.headers.items() if n.lower() in ("authorization", "content-type")}
                 status, headers, data = faulty.answer(self.command, self.path, body, headers)
-                self.send_response(status)
-                for name, value in headers:
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                try:
+                    self.send_response(status)
+                    for name, value in headers:
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+                except OSError:  # the client has given up its poll
+                    self.close_connection = True
 
             do_GET = do_PUT = do_POST = do_DELETE = pass_on
 

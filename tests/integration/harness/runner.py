@@ -17,22 +17,22 @@ import threading
 import time
 import traceback
 
-from . import case, daemon, pg
+from . import case, daemon, durations, pg
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+def classes_of(name):
+    """The test classes of a module."""
+    module = importlib.import_module(name)
+    return [cls for _, cls in inspect.getmembers(module, inspect.isclass)
+            if issubclass(cls, case.Case) and cls.__module__ == module.__name__ and methods(cls)]
+
+
 def classes():
     """All test classes, module by module."""
-    out = []
-    for name in sorted(os.listdir(HERE)):
-        if not (name.startswith("test_") and name.endswith(".py")):
-            continue
-        module = importlib.import_module(name[:-3])
-        for _, cls in inspect.getmembers(module, inspect.isclass):
-            if issubclass(cls, case.Case) and cls.__module__ == module.__name__ and methods(cls):
-                out.append(cls)
-    return out
+    return [cls for name in sorted(os.listdir(HERE)) if name.startswith("test_") and name.endswith(".py")
+            for cls in classes_of(name[:-3])]
 
 
 def methods(cls):
@@ -124,8 +124,8 @@ class Borrowed(pg.Postgres):
 def child(args):
     case.ENVIRONMENT["directory"] = args.directory
     case.ENVIRONMENT["pg"] = Borrowed(args.pg)
-    for cls in classes():
-        if "%s.%s" % (cls.__module__, cls.__name__) == args.child:
+    for cls in classes_of(args.child.split(".")[0]):
+        if durations.name(cls) == args.child:
             run_class(cls, args.names)
     sys.stdout.flush()
     os._exit(0)  # threads of a failed test that still wait must not hold up the rest
@@ -138,6 +138,7 @@ class Results:
     def __init__(self):
         self.lock = threading.Lock()
         self.passed, self.failed = 0, []
+        self.measured = {}  # class -> (seconds, seconds on a core)
 
     def add(self, name, seconds, reason):
         with self.lock:
@@ -151,12 +152,15 @@ class Results:
 
 def run_child(cls, names, args, server, results):
     """Runs a class in a process and passes its results on; a test without a result has failed."""
-    command = [sys.executable, os.path.join(HERE, "run"), "--child", "%s.%s" % (cls.__module__, cls.__name__),
+    command = [sys.executable, os.path.join(HERE, "run"), "--child", durations.name(cls),
                "--pg", server.dir, "--directory", args.directory] + names
-    seen = set()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    # What one process has compiled the next need not, and the source tree stays clean.
+    env = dict(os.environ, PYTHONPYCACHEPREFIX=os.path.join(args.directory, "bytecode"))
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    seen, started = set(), time.monotonic()
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     bound = getattr(cls, "bound", 600) * max(1, case.SLOW)
-    timer = threading.Timer(bound, process.kill)
+    timer = threading.Timer(bound, os.kill, (process.pid, signal.SIGKILL))
     timer.start()
     other = []
     for line in process.stdout:
@@ -166,8 +170,11 @@ def run_child(cls, names, args, server, results):
             results.add(result["name"], result["seconds"], result["reason"])
         except ValueError:
             other.append(line)
-    process.wait()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     timer.cancel()
+    if len(names) == len(methods(cls)):
+        results.measured[durations.name(cls)] = (time.monotonic() - started, usage.ru_utime + usage.ru_stime)
     for name in names:
         if full(cls, name) not in seen:
             results.add(full(cls, name), 0, "no result: its process ended with %d (%g s allowed)\n%s" %
@@ -196,12 +203,16 @@ def main():
         prog="run", description="Integration tests: a real PostgreSQL from a temporary initdb, real daemons, real "
         "sockets. The environment: STILLHERED names the daemon, TEST_DB_PROGRAM the cmocka programs that want a "
         "database (several: joined by colons), TEST_SLOW multiplies time bounds, TEST_WRAPPER is put in front of the "
-        "daemon's command, TEST_RUNTIME_ROLE=1 lets the daemons connect as the role that cannot migrate, PG_BINDIR "
+        "daemon's command, TEST_RUNTIME_ROLE=1 lets the daemons connect as the role that cannot migrate, "
+        "TEST_OPENAPI=0 does not hold the answers against doc/openapi.json, PG_BINDIR "
         "says where initdb is.")
     parser.add_argument("names", nargs="*", help="run only these: names, parts of names or wildcards")
     parser.add_argument("--list", action="store_true", help="print the names of all tests")
     parser.add_argument("--long", action="store_true", help="the long runs: load, revocations, outages")
-    parser.add_argument("-j", type=int, default=2, metavar="N", help="this many classes at a time (2)")
+    parser.add_argument("-j", type=int, default=2, metavar="N", help="this many classes at a time (2) …")
+    parser.add_argument("-w", type=int, default=2, metavar="N", help="… and this many more of those that mostly wait (2)")
+    parser.add_argument("--durations", metavar="FILE", help="write into a file such as harness/durations.txt how long "
+                        "each class took, and how long of that on a core")
     parser.add_argument("--keep", action="store_true", help="keep the logs' directory")
     for name in ("--child", "--pg", "--directory"):
         parser.add_argument(name, help=argparse.SUPPRESS)
@@ -213,8 +224,6 @@ def main():
                 if p and (not args.names or any(n in os.path.basename(p) for n in args.names))]
     work = [(cls, chosen(cls, args.names)) for cls in found]
     work = [(cls, names) for cls, names in work if names]
-    # The slow ones first, so that they don't end alone.
-    work.sort(key=lambda w: -getattr(w[0], "weight", 1))
     if args.list:
         for cls, names in sorted(work, key=lambda w: w[0].__module__):
             for name in names:
@@ -226,13 +235,20 @@ def main():
         print("no test has such a name", file=sys.stderr)
         return 1
     try:
-        return run_all(args, work, programs)
+        return run_all(args, work, programs, found)
     except RuntimeError as e:
         print("run: %s" % e, file=sys.stderr)
         return 1
 
 
-def run_all(args, work, programs):
+def queue_of(items):
+    q = queue.Queue()
+    for item in items:
+        q.put(item)
+    return q
+
+
+def run_all(args, work, programs, found):
     def terminated(*unused):
         raise SystemExit(143)
 
@@ -245,19 +261,20 @@ def run_all(args, work, programs):
     server = pg.Postgres(args.directory)
     try:
         server.start()
-        jobs = queue.Queue()
-        for item in work:
-            jobs.put(item)
+        busy, waiting = [queue_of(items) for items in durations.plan(work)]
 
-        def worker():
-            while True:
-                try:
-                    cls, names = jobs.get_nowait()
-                except queue.Empty:
-                    return
-                run_child(cls, names, args, server, results)
+        def worker(*queues):
+            for jobs in queues:
+                while True:
+                    try:
+                        cls, names = jobs.get_nowait()
+                    except queue.Empty:
+                        break
+                    run_child(cls, names, args, server, results)
 
-        threads = [threading.Thread(target=worker) for _ in range(max(1, args.j))]
+        # Daemons, so that whoever ends the run need not wait for the classes that are left.
+        threads = [threading.Thread(target=worker, args=(busy, waiting), daemon=True) for _ in range(max(1, args.j))]
+        threads += [threading.Thread(target=worker, args=(waiting,), daemon=True) for _ in range(args.w)]
         for t in threads:
             t.start()
         for program in programs:
@@ -270,6 +287,8 @@ def run_all(args, work, programs):
             print("logs are in " + args.directory)
         else:
             shutil.rmtree(args.directory, ignore_errors=True)
+    if args.durations:
+        durations.write(args.durations, results.measured, found)
     if results.failed:
         print("failed: " + " ".join(results.failed))
     print("%d passed, %d failed" % (results.passed, len(results.failed)))

@@ -9,6 +9,7 @@ import time
 
 from . import SLOW
 from .client import authority, dial, hostport
+from .recorder import RECORDER
 
 
 class Message:
@@ -113,6 +114,7 @@ class Streams:
     def __init__(self, base, paths, headers="", version="1.1", receive_buffer=None):
         self.selector = selectors.DefaultSelector()
         self.readers, self.sockets = [], []
+        self.paths = paths
         host = authority(base)
         for path in paths:
             if receive_buffer:
@@ -164,6 +166,13 @@ class Streams:
         self.selector.close()
         for s in self.sockets:
             s.close()
+        for path, reader in zip(self.paths, self.readers):
+            if reader.status == 200:
+                RECORDER.note("GET", path, 200, reader.headers, b"")
+            elif reader.headers and reader.headers.get("content-length") == str(len(reader.text)):
+                RECORDER.note("GET", path, reader.status, reader.headers, reader.text)
+            for message in reader.messages:
+                RECORDER.note_message(path, message.event, message.data)
 
     def __enter__(self):
         return self

@@ -8,6 +8,7 @@ import threading
 import time
 
 from .client import hostport, presence_path, take_reply
+from .recorder import RECORDER
 
 REVISION = re.compile(rb'"revision":(\d+),"kind":"([a-z._]+)"')
 HEAD = re.compile(rb'"mode":"([a-z]+)"(?:,"from":(\d+))?,"revision":(\d+)')
@@ -126,9 +127,10 @@ class Watchers:
         except OSError:
             self._lost(w)
 
-    def _parse(self, body):
-        shared = body.rpartition(b',"server_time"')[0]
+    def _parse(self, reply):
+        shared = reply.body.rpartition(b',"server_time"')[0]
         if shared not in self.parsed:
+            RECORDER.note("GET", presence_path(self.room), reply.status, reply.headers, reply.body)
             mode, since, revision = HEAD.search(shared).groups()
             events = [(int(r), k.decode()) for r, k in REVISION.findall(shared)] if mode == b"events" else []
             self.parsed[shared] = (mode.decode(), since and int(since), int(revision), events,
@@ -139,7 +141,7 @@ class Watchers:
         if reply.status != 200:
             w.wrong = repr(reply)
             return
-        mode, since, revision, events, epoch = self._parse(reply.body)
+        mode, since, revision, events, epoch = self._parse(reply)
         w.replies.append((time.monotonic(), mode, len(events)))
         if mode == "snapshot":
             w.wrong = w.wrong or "a snapshot: %r" % reply.body[-200:]
