@@ -64,7 +64,8 @@ class Hot(Case):
         before, (updates, hot) = int(self.q(size)), counts(5000)
         renew(20)
         more, more_hot = counts(25000)
-        self.assertGreater((more_hot - hot) / (more - updates), 0.9)
+        # A snapshot that somebody holds for a moment delays the pruning of pages; an index on what changes gives 0.
+        self.assertGreater((more_hot - hot) / (more - updates), 0.7)
         self.assertLess(int(self.q(size)), 2 * before)
 
 
