@@ -7,12 +7,6 @@
 
 #include "live/writer.h"
 
-/// An op and the job that it is part of.
-struct op_ref {
-  struct write_job *job;
-  struct op *op;
-};
-
 /// Renews what is a plain renewal (store/renew_plain.h) and answers it. On DB_OK the refs that are left, in their
 /// order, are refs[0] … refs[*n - 1] and want commit_batch(). Otherwise nothing was told to anybody.
 enum db_status commit_renewals(const struct writer_options *options, struct db *db, struct op_ref *refs, size_t *n);
@@ -29,5 +23,9 @@ void commit_tell(struct tail *tail, struct decision_log *log, struct written *wr
 
 /// Answers ops undecided (503): the client can try again. The refs must not be used any more.
 void commit_give_back(const struct writer_options *options, const struct op_ref *refs, size_t n);
+
+/// Answers one op undecided because what it needs fails (DB_FAILED), so that the client is told so and not of time. The
+/// ref must not be used any more.
+void commit_refuse(const struct writer_options *options, const struct op_ref *ref);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue in front of the writer and the thread that empties it. What a batch comes to is in commit.c; ops that run
-// into a lock that somebody holds for long are handed to the stragglers (stragglers.c), so that one locked row holds up
-// nobody else.
+// The queue in front of the writer and the thread that empties it. Which of it makes a batch is in fair.c, what a batch
+// comes to in commit.c; ops that run into a lock that somebody holds for long are handed to the stragglers
+// (stragglers.c), so that one locked row holds up nobody else.
 #include "live/writer.h"
 
 #include <pthread.h>
@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/metric.h"
 #include "live/commit.h"
+#include "live/fair.h"
 #include "live/stragglers.h"
 
 /// Pause before a batch is tried again while the database is away. db_connect() paces the attempts themselves.
@@ -27,15 +28,15 @@ struct writer {
   struct stragglers *stragglers;
   pthread_t thread;
   bool runs;
-  int64_t away_us; ///< the thread's: monotonic, when it last found the database away
+  int64_t away_us;      ///< the thread's: monotonic, when it last found the database away
+  struct fair *fair[2]; ///< the thread's, by enum op_kind: what it has taken up
 
-  atomic_size_t taken;  ///< ops in the queues and in outboxes
+  atomic_size_t taken;  ///< ops in outboxes, in the queues and in `fair`
   atomic_bool stopping; ///< set with the lock held
 
   pthread_mutex_t lock; ///< what follows; a leaf
   pthread_cond_t more;
   struct queue queues[2]; ///< by enum op_kind
-  size_t queued;          ///< ops in them
   int64_t stop_us;        ///< monotonic: what is not begun by then is given back
 };
 
@@ -43,6 +44,7 @@ struct writer {
 struct batch {
   struct op_ref refs[STORE_BATCH_MAX];
   size_t n;
+  int64_t since_us; ///< monotonic: since when the oldest of those has waited whose turn this is
 };
 
 bool writer_submit(struct writer *writer, struct write_outbox *outbox, struct write_job *job) {
@@ -92,30 +94,12 @@ void writer_send(struct writer *writer, struct write_outbox *outbox) {
     struct queue *q = &writer->queues[list->ops[0]->kind];
     *q->last = list;
     q->last = &list->next;
-    writer->queued += list->n_ops;
   }
   if (open) {
     pthread_cond_signal(&writer->more);
   }
   pthread_mutex_unlock(&writer->lock);
   give_back(writer, list);
-}
-
-/// Takes jobs off one queue, as many as fit. With the lock held. A job is never divided.
-static void take(struct writer *w, enum op_kind kind, struct batch *batch) {
-  struct queue *q = &w->queues[kind];
-  while (q->first != NULL && batch->n + q->first->n_ops <= STORE_BATCH_MAX) {
-    struct write_job *job = q->first;
-    q->first = job->next;
-    if (q->first == NULL) {
-      q->last = &q->first;
-    }
-    for (size_t i = 0; i < job->n_ops; i++) {
-      batch->refs[batch->n++] = (struct op_ref){job, job->ops[i]};
-    }
-    w->queued -= job->n_ops;
-    atomic_fetch_sub(&w->taken, job->n_ops);
-  }
 }
 
 /// Puts aside what is past its deadline (given back undecided) and what waits for a row that is known to be locked.
@@ -131,16 +115,6 @@ static void filter(struct writer *w, struct batch *batch) {
     }
   }
   batch->n = kept;
-}
-
-/// Since when the oldest op of a batch has waited for a database that was there, monotonic.
-static int64_t waiting_since_us(const struct writer *w, const struct batch *batch) {
-  int64_t since_us = INT64_MAX;
-  for (size_t i = 0; i < batch->n; i++) {
-    int64_t us = batch->refs[i].job->submitted_us;
-    since_us = us < since_us ? us : since_us;
-  }
-  return since_us > w->away_us ? since_us : w->away_us;
 }
 
 /// Commits the batch: what is a plain renewal by itself, and the rest, where there is one, as one transaction.
@@ -161,7 +135,8 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
     if (batch->n == 0) {
       return;
     }
-    int64_t since_us = waiting_since_us(w, batch);
+    // Only waiting for a database that was there counts.
+    int64_t since_us = batch->since_us > w->away_us ? batch->since_us : w->away_us;
     enum db_status status = commit(w, db, batch);
     switch (status) {
     case DB_OK: {
@@ -194,27 +169,43 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
   }
 }
 
-/// Waits for work and takes a batch. @return false when stopping and nothing is left
-static bool next_batch(struct writer *w, struct batch *batch) {
-  batch->n = 0;
-  pthread_mutex_lock(&w->lock);
-  while (w->queued == 0 && !atomic_load(&w->stopping)) {
-    pthread_cond_wait(&w->more, &w->lock);
+/// Takes up a queue that was emptied.
+static void take_up(struct writer *w, enum op_kind kind, struct write_job *list) {
+  while (list != NULL) {
+    struct write_job *job = list;
+    list = job->next;
+    job->next = NULL;
+    if (!fair_add(w->fair[kind], job)) {
+      give_back(w, job);
+    }
   }
-  take(w, OP_HEARTBEAT, batch);
-  if (batch->n == 0) {
-    take(w, OP_CLOSE, batch);
-  }
-  pthread_mutex_unlock(&w->lock);
-  return batch->n > 0;
 }
 
-/// Closes have a queue of their own, since a batch is of one kind; after each batch of heartbeats it is their turn.
-static void run_closes(struct writer *w, struct db *db, struct batch *batch) {
-  batch->n = 0;
+/// Waits for work and takes up all that is there. @return false when stopping and nothing is left
+static bool gather(struct writer *w) {
+  bool idle = fair_empty(w->fair[OP_HEARTBEAT]) && fair_empty(w->fair[OP_CLOSE]);
+  struct write_job *lists[2];
   pthread_mutex_lock(&w->lock);
-  take(w, OP_CLOSE, batch);
+  while (idle && w->queues[OP_HEARTBEAT].first == NULL && w->queues[OP_CLOSE].first == NULL &&
+         !atomic_load(&w->stopping)) {
+    pthread_cond_wait(&w->more, &w->lock);
+  }
+  for (int i = 0; i < 2; i++) {
+    lists[i] = w->queues[i].first;
+    w->queues[i] = (struct queue){.last = &w->queues[i].first};
+    idle = idle && lists[i] == NULL;
+  }
   pthread_mutex_unlock(&w->lock);
+  take_up(w, OP_HEARTBEAT, lists[OP_HEARTBEAT]);
+  take_up(w, OP_CLOSE, lists[OP_CLOSE]);
+  return !idle;
+}
+
+/// Runs the next batch of one kind: heartbeats and closes take turns.
+static void run_next(struct writer *w, struct db *db, enum op_kind kind, struct batch *batch) {
+  batch->since_us = clock_mono_us();
+  batch->n = fair_next(w->fair[kind], batch->refs, &batch->since_us);
+  atomic_fetch_sub(&w->taken, batch->n);
   run(w, db, batch);
 }
 
@@ -226,9 +217,9 @@ static void *writer_main(void *arg) {
     log_error("writer: out of memory");
     abort();
   }
-  while (next_batch(w, batch)) {
-    run(w, db, batch);
-    run_closes(w, db, batch);
+  while (gather(w)) {
+    run_next(w, db, OP_HEARTBEAT, batch);
+    run_next(w, db, OP_CLOSE, batch);
   }
   free(batch);
   db_free(db);
@@ -243,11 +234,13 @@ struct writer *writer_start(const struct writer_options *options) {
   w->options = *options;
   for (int i = 0; i < 2; i++) {
     w->queues[i].last = &w->queues[i].first;
+    w->fair[i] = fair_new();
   }
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->more, NULL);
   w->stragglers = stragglers_start(&w->options);
-  w->runs = w->stragglers != NULL && pthread_create(&w->thread, NULL, writer_main, w) == 0;
+  w->runs = w->stragglers != NULL && w->fair[OP_HEARTBEAT] != NULL && w->fair[OP_CLOSE] != NULL &&
+            pthread_create(&w->thread, NULL, writer_main, w) == 0;
   if (!w->runs) {
     writer_stop(w, 0);
     writer_free(w);
@@ -275,5 +268,8 @@ void writer_free(struct writer *writer) {
   }
   pthread_cond_destroy(&writer->more);
   pthread_mutex_destroy(&writer->lock);
+  for (int i = 0; i < 2; i++) {
+    fair_free(writer->fair[i]);
+  }
   free(writer);
 }

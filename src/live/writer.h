@@ -30,6 +30,15 @@ struct write_job {
   // The writer's own.
   struct write_job *next;
   atomic_size_t undone; ///< ops without an answer; whoever answers the last one sends the mail
+  unsigned turn;        ///< fair.c's: the batch that `share` is about
+  size_t share;         ///< and how many of its ops are in it
+  bool begun;           ///< one of them was in a batch already
+};
+
+/// One op and the job that it is part of.
+struct op_ref {
+  struct write_job *job;
+  struct op *op;
 };
 
 struct writer_options {

@@ -10,9 +10,11 @@
   "SELECT pg_advisory_xact_lock(" space ", q.h)"                                                                       \
   " FROM (SELECT DISTINCT hashtext(i) AS h FROM unnest($1::text[]) AS i ORDER BY h OFFSET 0) q"
 
-// Each counts with a snapshot of its own, after the locks: what others have granted meanwhile is in it.
+// Each counts with a snapshot of its own, after the locks: what others have granted meanwhile is in it. room_id <> ''
+// is always true and asks for the index by user (sql/0009-lease-user.sql).
 #define COUNTS(column)                                                                                                 \
-  "SELECT (SELECT count(*) FROM stillhere.lease l WHERE l." column " = i.id AND l.expires_at > clock_timestamp())"     \
+  "SELECT (SELECT count(*) FROM stillhere.lease l WHERE l." column                                                     \
+  " = i.id AND l.room_id <> '' AND l.expires_at > clock_timestamp())"                                                  \
   " FROM unnest($1::text[]) WITH ORDINALITY AS i(id, n) ORDER BY i.n"
 
 static const struct db_stmt rooms_lock_stmt = {.name = "quota_rooms_lock", .sql = LOCKS("1936224877")};

@@ -10,12 +10,14 @@
 #include "base/strict.h"
 #include "store/read.h"
 
+// room_id <> '' is always true and asks for the index by user (sql/0009-lease-user.sql).
+//
 // The clock is read once, so that every age in a reply is of the same moment.
 static const struct db_stmt user_stmt = {
     "read_user_presence",
     "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
     " l AS MATERIALIZED (SELECT l.room_id, l.renewed_at, l.expires_at > c.now AS live"
-    "  FROM c JOIN stillhere.lease l ON l.user_id = $1),"
+    "  FROM c JOIN stillhere.lease l ON l.user_id = $1 AND l.room_id <> ''),"
     " s AS (SELECT GREATEST((SELECT last_seen_at FROM stillhere.user_last_seen WHERE user_id = $1),"
     "  max(renewed_at)) AS seen_at, count(*) FILTER (WHERE live) AS sessions FROM l)"
     " SELECT c.now, s.seen_at, s.sessions, r.room_id FROM c CROSS JOIN s LEFT JOIN"
@@ -29,7 +31,7 @@ static const struct db_stmt users_stmt = {
                       " FROM c CROSS JOIN unnest($1::text[]) WITH ORDINALITY AS i(user_id, n)"
                       " LEFT JOIN stillhere.user_last_seen s ON s.user_id = i.user_id"
                       " LEFT JOIN LATERAL (SELECT max(renewed_at) AS renewed_at, bool_or(expires_at > c.now) AS live"
-                      "  FROM stillhere.lease WHERE user_id = i.user_id) l ON true ORDER BY i.n"};
+                      "  FROM stillhere.lease WHERE user_id = i.user_id AND room_id <> '') l ON true ORDER BY i.n"};
 
 // Sorted anew each time: an index on a time that every flush changes would cost more than it gives. What somebody has
 // set to a time that no cursor can name is listed at the end of those that one can, so that pages come to an end.

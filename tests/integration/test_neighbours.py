@@ -128,6 +128,54 @@ class Sessions(Case):
             self.assertEqual(steps, (["lease.granted", "lease.expired"] * len(steps))[:len(steps)], session)
 
 
+class Large(Case):
+    """Requests of a thousand leases, and somebody beside them with one."""
+
+    config = {"ttl_min_ms": 100, "offline_grace_ms": 500}
+    weight = 2
+
+    def beside(self, items):
+        """Three clients send the batch twice each. @return how long they took, and the heartbeats of another, worst
+        last"""
+        room, ttl, took, waits = self.room(), 60000, [], []
+
+        def client(number):
+            for turn in range(2):
+                began = time.monotonic()
+                reply = self.client.batch(self.base, items(number, turn), timeout=60 * SLOW)
+                self.assertEqual(reply.status, 200, reply)
+                took.append(time.monotonic() - began)
+
+        self.grant(room, "s", None, ttl)
+        clients = [self.background(client, i) for i in range(3)]
+        while not all(c.done() for c in clients):
+            began = time.monotonic()
+            reply = self.hb(self.base, room, "u", "s", None, ttl)
+            waits.append(time.monotonic() - began)
+            self.assertEqual((reply.status, reply.json()["lease"]["ttl_ms"]), (200, ttl))
+        for c in clients:
+            c.result()
+        return sorted(took), sorted(waits)
+
+    def test_one_lease_a_thousand_times(self):
+        """Each time is a round trip; they are spread over many transactions, and come out in their order."""
+        room = self.room()
+        before = self.metrics(self.base)["stillhere_batches_total"]
+        took, waits = self.beside(lambda number, turn: [
+            lease(room, "u%d" % number, "s", turn * 1000 + i + 1, 60000, {"i": i}) for i in range(1000)])
+        self.assertGreater(self.metrics(self.base)["stillhere_batches_total"] - before, 2 * 1000 / 8)
+        # In one transaction the other's heartbeat would take as long as they do.
+        self.assertLess(waits[len(waits) // 2], took[0] / 5)
+        self.assertEqual(self.q("SELECT DISTINCT revision FROM stillhere.lease WHERE room_id = '%s'" % room), "2000")
+
+    def test_a_thousand_leases(self):
+        room = self.room()
+        took, waits = self.beside(lambda number, turn: [
+            lease(room, "u%d-%d-%d" % (number, turn, i), "s", 1, 60000) for i in range(1000)])
+        self.assertEqual(self.count("lease", room_id=room), 6000)
+        self.assertLess(waits[len(waits) // 2], took[len(took) // 2])
+
+
 class Memory(Case):
     """What strangers name must not stay in memory."""
 
