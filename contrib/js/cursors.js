@@ -8,6 +8,7 @@ const key = ({ user_id: user, session_id: session }) => `${user}\n${session}`;
 
 export class Cursors extends Follower {
   #seq = null;
+  #anew = false; // whether the last reply was a whole one
   #next = null;
   #sending = false;
 
@@ -47,14 +48,16 @@ export class Cursors extends Follower {
     const wait = this.options.waitMs ?? 25_000;
     const first = this.#seq === null;
     const path = withQuery(roomPath(this.room, 'cursors'), { since: this.#seq, wait_ms: first ? null : wait });
-    const { reply, pause } = await this._poll(path, wait, signal,
-      ({ cursors, gone, reset }) => first || reset || cursors.length > 0 || gone.length > 0);
-    if (first || reply.reset) this.cursors.clear();
-    for (const gone of reply.gone) this.cursors.delete(key(gone));
-    for (const cursor of reply.cursors) this.#put(cursor);
-    this.#seq = reply.seq;
-    call(this.options.onChange, this.cursors);
-    return pause;
+    return this._poll(path, wait, signal, (reply) => {
+      const before = this.#seq, anew = this.#anew;
+      this.#anew = first || reply.reset === true;
+      if (this.#anew) this.cursors.clear();
+      for (const gone of reply.gone) this.cursors.delete(key(gone));
+      for (const cursor of reply.cursors) this.#put(cursor);
+      this.#seq = reply.seq;
+      call(this.options.onChange, this.cursors);
+      return this.#anew ? !anew : this.#seq !== before;
+    });
   }
 
   _streamed(signal) {

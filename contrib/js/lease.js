@@ -125,6 +125,7 @@ export class Stay extends Member {
       this._pause();
       this.#start();
     } else if (this.status !== 'live' || this._client._clock.steady() >= this.#due) {
+      this._backoff.reset();
       this.renew();
     }
   }

@@ -6,6 +6,10 @@ import { Alarm, Backoff, RETRY_MOST_MS } from './time.js';
 
 /** Browsers have few connections to a server, and what waits must not hold up heartbeats. */
 const BEHIND = { priority: 'low' };
+/** The longest pause between polls of a server that answers at once with nothing that leads on. */
+const HASTY_MOST_MS = 5_000;
+/** A stream that stood for so long was a good one. */
+const STREAM_STOOD_MS = 5_000;
 
 /** Calls a handler; what it throws is reported as any uncaught error is, and breaks nothing here. */
 export function call(handler, ...args) {
@@ -147,21 +151,30 @@ export class Follower extends Member {
     return this._backoff.next(error.retryAfterMs, this.options.retryMostMs ?? RETRY_MOST_MS);
   }
 
-  /** One long poll. @return {reply, pause}: none after news; some where the server does not wait although it should */
-  async _poll(path, wait, signal, isNews) {
+  /**
+   * One long poll. @param take gets the reply, and says whether that led on; null: the next one begins anew
+   * @return the pause to the next one: none after news; some where the server does not wait although it should
+   */
+  async _poll(path, wait, signal, take) {
     const { steady } = this._client._clock;
     const began = steady();
     const reply = await this._client.request('GET', path, { signal, timeoutMs: wait * 1.1 + REQUEST_TIMEOUT_MS, ...BEHIND });
-    this._answered();
-    if (wait === 0) return { reply, pause: reply.more ? 0 : reply.next_poll_ms ?? 25_000 };
-    const waited = isNews(reply) || steady() - began >= Math.min(wait, 1000) / 2;
-    return { reply, pause: waited ? 0 : this._backoff.next() };
+    const waited = steady() - began >= Math.min(wait, 1000) / 2;
+    this._set('live');
+    const led = take(reply);
+    if (led === null) return this._backoff.next(null, HASTY_MOST_MS);
+    if (wait === 0) return led && reply.more ? 0 : reply.next_poll_ms ?? 25_000;
+    if (!led && !waited) return this._backoff.next(null, HASTY_MOST_MS);
+    this._backoff.reset();
+    return 0;
   }
 
   /** One stream from its beginning to its end. @param take says false to give it up. @return the pause to the next one */
   async _stream(path, signal, take) {
+    const { steady } = this._client._clock;
     const stream = await this._client.request('GET', path, { signal, stream: true, ...BEHIND });
-    this._answered();
+    const began = steady();
+    this._set('live');
     let givenUp = false;
     try {
       await stream.read((message) => {
@@ -171,12 +184,9 @@ export class Follower extends Member {
       });
     } catch (error) {
       if (!givenUp) throw error;
+    } finally {
+      if (steady() - began >= STREAM_STOOD_MS) this._backoff.reset();
     }
     return givenUp ? this._backoff.next() : stream.retryMs ?? this._backoff.next();
-  }
-
-  _answered() {
-    this._backoff.reset();
-    this._set('live');
   }
 }

@@ -9,6 +9,7 @@ export class Watch extends Follower {
   #revision = null; // of the last that has come, where `state` is what the handlers have been told; null: no snapshot yet
   #queue = [];
   #busy = false;
+  #anew = false; // whether the last reply was a snapshot
   #stale = false; // a snapshot is on its way, and `state` is not to be believed to the end
 
   constructor(client, room, options) {
@@ -39,8 +40,12 @@ export class Watch extends Follower {
 
   async _polled(signal) {
     const wait = this.options.waitMs ?? 25_000;
-    const { reply, pause } = await this._poll(this.#path(wait), wait, signal, ({ mode }) => mode !== 'unchanged');
-    return this.#take(reply) ? pause : this._backoff.next();
+    return this._poll(this.#path(wait), wait, signal, (reply) => {
+      const before = this.#revision, anew = this.#anew;
+      this.#anew = reply.mode === 'snapshot';
+      if (!this.#take(reply)) return null;
+      return this.#anew ? !anew : this.#revision !== before; // one snapshot after the other leads nowhere
+    });
   }
 
   _streamed(signal) {

@@ -151,9 +151,20 @@ void jo_null(struct buf *b) {
   buf_puts(b, "null");
 }
 
+/// Makes each @a byte of what was added since @a from a blank.
+static void blank(struct buf *b, size_t from, char byte) {
+  for (char *c; (c = memchr(b->data + from, byte, b->len - from)) != NULL; from = (size_t)(c - b->data))
+    *c = ' ';
+}
+
 void jo_raw(struct buf *b, const char *json, size_t len) {
   separate(b);
+  size_t from = b->len;
   buf_add(b, json, len);
+  if (b->failed || len == 0)
+    return;
+  blank(b, from, '\n');
+  blank(b, from, '\r');
 }
 
 void jo_time(struct buf *b, int64_t unix_us) {

@@ -28,7 +28,8 @@ void jo_int(struct buf *b, int64_t v);
 void jo_bool(struct buf *b, bool v);
 void jo_null(struct buf *b);
 
-/// Text that is JSON already (a stored meta), taken as it is.
+/// Text that is JSON already (a stored meta), taken as it is, but on one line: a column of type json keeps the line
+/// breaks that somebody wrote by hand. They stand outside of strings, where a blank means the same.
 void jo_raw(struct buf *b, const char *json, size_t len);
 
 /// A time in Unix microseconds as an RFC 3339 string with milliseconds.

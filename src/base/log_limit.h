@@ -24,4 +24,8 @@ struct log_limit {
 /// @return whether it may be written
 bool log_limit_take(struct log_limit *limit, int64_t now_us, int64_t *left_out);
 
+/// The same for what repeats by itself until somebody sees to it: @a burst lines at once after a silence, in the long
+/// run one every @a interval_us. The same two for all calls with one limit.
+bool log_limit_take_every(struct log_limit *limit, int64_t interval_us, int burst, int64_t now_us, int64_t *left_out);
+
 #endif

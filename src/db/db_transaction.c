@@ -4,7 +4,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/log_limit.h"
 #include "base/metric.h"
 #include "base/rand.h"
 #include "base/util.h"
@@ -62,6 +64,31 @@ static const char *field(const PGresult *result, int code) {
   return text == NULL ? "" : text;
 }
 
+/// A statement that fails is often tried again, by the sweeper or by clients, and fails again until somebody repairs
+/// what it meets. The same statement with the same code is told of so often; a few share a place by chance.
+#define FAILED_BURST 20
+#define FAILED_EVERY_US INT64_C(10000000)
+#define FAILED_KINDS 64
+
+/// Tells of a statement that failed. The detail may hold what clients sent, so it is only for those who ask for
+/// everything.
+static void log_failed(const PGresult *result, const char *what, const char *sqlstate, const char *message) {
+  static struct log_limit limits[FAILED_KINDS];
+  unsigned kind = 0;
+  for (const char *c = what; *c != '\0'; c++)
+    kind = kind * 31 + (unsigned char)*c;
+  for (const char *c = sqlstate; *c != '\0'; c++)
+    kind = kind * 31 + (unsigned char)*c;
+  int64_t left_out;
+  if (log_limit_take_every(&limits[kind % FAILED_KINDS], FAILED_EVERY_US, FAILED_BURST, clock_mono_us(), &left_out)) {
+    const char *constraint = field(result, PG_DIAG_CONSTRAINT_NAME);
+    log_error("statement %s failed: %s %s%s%s; left out before: %lld", what, sqlstate, message,
+              constraint[0] == '\0' ? "" : ", constraint ", constraint, (long long)left_out);
+  }
+  log_debug("statement %s, detail: %s; context: %s", what, field(result, PG_DIAG_MESSAGE_DETAIL),
+            field(result, PG_DIAG_CONTEXT));
+}
+
 enum db_status db_error(struct db *db, const PGresult *result, const char *what) {
   const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
   bool drop;
@@ -74,13 +101,8 @@ enum db_status db_error(struct db *db, const PGresult *result, const char *what)
   const char *message = field(result, PG_DIAG_MESSAGE_PRIMARY);
   if (message[0] == '\0')
     message = PQresultErrorMessage(result);
-  // The detail may hold what clients sent, so it is only for those who ask for everything.
   if (status == DB_FAILED) {
-    const char *constraint = field(result, PG_DIAG_CONSTRAINT_NAME);
-    log_error("statement %s failed: %s %s%s%s", what, sqlstate, message, constraint[0] == '\0' ? "" : ", constraint ",
-              constraint);
-    log_debug("statement %s, detail: %s; context: %s", what, field(result, PG_DIAG_MESSAGE_DETAIL),
-              field(result, PG_DIAG_CONTEXT));
+    log_failed(result, what, sqlstate, message);
   } else if (status == DB_LOST) {
     char why[256];
     (void)snprintf(why, sizeof why, "%s %s", sqlstate == NULL ? "" : sqlstate, message);

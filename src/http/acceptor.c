@@ -28,8 +28,8 @@
 #define PAUSE_MS 100
 /// The same complaint is not logged more often than this.
 #define COMPLAINT_US 5000000
-/// A client that for so long acknowledges nothing of what it is sent is cut by the kernel: it has vanished. One that is
-/// there and does not read is libmicrohttpd's timeout's.
+/// A client that for so long takes nothing of what it is sent is cut by the kernel: it has vanished, or is there and
+/// does not read. Streams have a longer time, and are cut by us (stream.c).
 #define UNACKNOWLEDGED_MS 30000
 
 struct acceptor {

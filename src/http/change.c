@@ -38,11 +38,14 @@ static enum request_verdict resumed(struct request *r, enum wake_reason reason) 
     return REQUEST_PARKED;
   }
   if (!c->read.done || c->read.job.status != DB_OK) {
-    bool in_doubt = c->read.done && c->in_doubt;
+    const char *detail = "the database could not be asked in time; try again";
+    if (c->read.done && c->in_doubt)
+      detail = "the database went away in the midst of it: it may have been done";
+    else if (c->read.done && c->read.job.status == DB_FAILED)
+      detail = DETAIL_FAILED;
     r->state = NULL;
     request_read_drop(&c->read);
-    request_unavailable(r, in_doubt ? "the database went away in the midst of it: it may have been done"
-                                    : "the database could not be asked in time; try again");
+    request_unavailable(r, detail);
     return REQUEST_DONE;
   }
   if (c->answer_us == 0)

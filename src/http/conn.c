@@ -104,6 +104,40 @@ void conn_event(struct conn *conn, uint32_t events) {
     conn_client_closed(conn);
 }
 
+/// The connection whose head is complete, while we have not been told so: the one that is being refused.
+static struct conn *head_in_hand(const struct worker_loop *loop) {
+  for (size_t i = 0; i < loop->conns.len; i++) {
+    struct conn *conn = CONTAINER_OF(loop->conns.slots[i], struct conn, deadline);
+    const struct request *r = conn->request;
+    // Before that there is no size; where an answer is on its way already, there is a status.
+    if (r != NULL && r->phase == PHASE_HEAD &&
+        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE) != NULL &&
+        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_HTTP_STATUS) == NULL)
+      return conn;
+  }
+  return NULL;
+}
+
+void conn_head_refused(struct worker_loop *loop, const char *fmt) {
+  static const struct {
+    const char *says;
+    int status;
+    const char *code, *detail;
+  } refusals[] = {
+      {"Failed to parse `Content-Length' header.", 400, "bad_framing", "Content-Length is not a plain number"},
+      {"Too large value of 'Content-Length' header.", 413, "body_too_large", "the body is longer than max_body_bytes"},
+      {"Not enough memory in pool to parse cookies!", 431, "header_too_large", "the Cookie header is too long"},
+  };
+  for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
+    if (strncmp(fmt, refusals[i].says, strlen(refusals[i].says)) != 0)
+      continue;
+    struct conn *conn = head_in_hand(loop);
+    // What libmicrohttpd sends after this finds the socket shut.
+    if (conn != NULL)
+      request_refuse(conn->request, true, refusals[i].status, refusals[i].code, refusals[i].detail);
+  }
+}
+
 void conn_expire(struct worker_loop *loop, int64_t now_us) {
   struct heap_node *node;
   while ((node = heap_first(&loop->conns)) != NULL && node->due_us <= now_us) {

@@ -84,6 +84,10 @@ void conn_client_closed(struct conn *conn);
 /// An epoll event of the connection: it was closed, or over TLS something has come that may say so.
 void conn_event(struct conn *conn, uint32_t events);
 
+/// Libmicrohttpd logs something. Where it says that it refuses a head that it has read, its 0.9.75 goes on to write the
+/// head of its own answer twice, without asking us: so we answer before it does. @param fmt what it logs, unformatted
+void conn_head_refused(struct worker_loop *loop, const char *fmt);
+
 /// Shuts down what is past its deadline at @a now_us.
 void conn_expire(struct worker_loop *loop, int64_t now_us);
 

@@ -50,9 +50,10 @@ static enum request_verdict resumed(struct request *r, enum wake_reason reason) 
     request_reply_json(r, 200, &job->text, NULL);
     return REQUEST_DONE;
   }
+  bool failed = job->read.done && job->read.job.status == DB_FAILED;
   r->state = NULL;
   request_read_drop(&job->read);
-  request_unavailable(r, "the database could not be read in time; try again");
+  request_unavailable(r, failed ? DETAIL_FAILED : "the database could not be read in time; try again");
   return REQUEST_DONE;
 }
 

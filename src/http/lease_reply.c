@@ -90,7 +90,7 @@ static const char *explain(const struct op *op) {
   case DECISION_ALREADY_APPLIED:
     break;
   }
-  return "the database did not answer in time; try again";
+  return op->failed ? DETAIL_FAILED : "the database did not answer in time; try again";
 }
 
 int lease_reply_open(struct buf *b, const struct op *op, const struct request *r) {

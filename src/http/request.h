@@ -175,6 +175,9 @@ void request_problem_headers(struct request *r, int status, const char *code, co
 /// 503 with Retry-After, code "unavailable": a fault of ours that the client can retry.
 void request_unavailable(struct request *r, const char *detail);
 
+/// The detail where a job of the database has failed (DB_FAILED): to wait for longer would not have helped.
+#define DETAIL_FAILED "the database refused it, or memory ran out; the server's log says why"
+
 /// 400 for a body that cannot be taken; 503 where it could not be read for want of memory.
 void request_bad_input(struct request *r, const struct input_problem *problem);
 

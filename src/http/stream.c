@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/stream.h"
 
+#include <linux/tcp.h> // more fields than the C library's
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -24,6 +26,9 @@
 #define BEHIND_BYTES (STREAM_BYTES_MAX / 4)
 /// What the kernel may hold for a client that does not read.
 #define SEND_BUFFER (128 * 1024)
+/// The kernel cuts by itself whoever takes nothing, and says nothing of it (acceptor.c). With streams it comes later
+/// than we do.
+#define KERNEL_CUTS_MS (2 * (unsigned)(STREAM_STUCK_US / 1000))
 
 /// Bytes that wait to be sent.
 struct piece {
@@ -42,6 +47,12 @@ struct stream {
   unsigned n;
   size_t bytes;  ///< of all pieces
   size_t offset; ///< of those, sent of the first piece
+  uint64_t read; ///< bytes that libmicrohttpd has taken
+
+  // What was seen of the client at the last look at it.
+  bool owed;         ///< something is on its way to it
+  uint64_t accepted; ///< bytes that it had acknowledged
+  int64_t moved_us;  ///< when that number was seen to grow, or nothing was owed
   bool suspended;
   bool ended;   ///< nothing more comes
   bool cut;     ///< the connection is to be closed as it is
@@ -85,6 +96,7 @@ static ssize_t on_read(void *cls, uint64_t pos, char *out, size_t max) {
     size_t take = left < max - n ? left : max - n;
     memcpy(out + n, s->pieces->data + s->offset, take);
     n += take;
+    s->read += take;
     s->offset += take;
     if (take == left)
       drop_first(s);
@@ -149,6 +161,19 @@ void stream_forget(struct request *r) {
 
 // -- for handlers --------------------------------------------------------------------------------------------------
 
+/// Looks at how far the client is.
+static void look_at(struct stream *s, int64_t now_us) {
+  struct tcp_info info = {0};
+  socklen_t len = sizeof info;
+  // Over a Unix socket nothing is acknowledged: there what libmicrohttpd can send counts.
+  bool known = getsockopt(s->request->conn->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0;
+  uint64_t accepted = known ? info.tcpi_bytes_acked : s->read;
+  s->owed = s->pieces != NULL || info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0;
+  if (!s->owed || accepted != s->accepted)
+    s->moved_us = now_us;
+  s->accepted = accepted;
+}
+
 static void set_keepalive(struct stream *s) {
   s->keepalive_us = clock_mono_us() + jitter_down(KEEPALIVE_MS, 15) * 1000;
 }
@@ -171,6 +196,7 @@ bool stream_begin(struct request *r, const struct reply_headers *headers) {
   s->request = r;
   s->connection = r->connection;
   s->open = true;
+  s->moved_us = clock_mono_us();
   r->stream = s;
   metric_add(METRIC_STREAMS, 1);
   set_keepalive(s);
@@ -178,10 +204,12 @@ bool stream_begin(struct request *r, const struct reply_headers *headers) {
   reply_queue(r, 200, response, "text/event-stream", headers);
   if (r->stream == NULL)
     return false;
-  // A host that has vanished sends neither FIN nor reset; a keep-alive that is not acknowledged tells (acceptor.c).
+  // A host that has vanished sends neither FIN nor reset; a keep-alive that is not acknowledged tells.
   int send_buffer = SEND_BUFFER;
+  unsigned cuts_ms = KERNEL_CUTS_MS;
   if (setsockopt(r->conn->fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer) != 0)
     log_debug("a stream's socket keeps its own send buffer");
+  (void)setsockopt(r->conn->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &cuts_ms, sizeof cuts_ms); // not of a Unix socket
   return say_retry(r);
 }
 
@@ -220,7 +248,7 @@ static bool push_buf(struct stream *s, struct buf *b) {
 
 static void cut(struct request *r) {
   metric_add(METRIC_STREAMS_CUT, 1);
-  log_info("a stream was cut: its client does not read");
+  log_info("a stream was cut: its client does not take what waits for it");
   stream_abort(r);
 }
 
@@ -264,21 +292,35 @@ void stream_park_behind(struct request *r,
   struct stream *s = r->stream;
   s->resumed = resumed;
   s->awaited = true;
-  request_park(r, clock_mono_us() + STREAM_STUCK_US, drained);
+  look_at(s, clock_mono_us());
+  request_park(r, s->moved_us + STREAM_STUCK_US, drained);
   if (s->pieces == NULL)
     request_wake(r, WAKE_DONE);
 }
 
 int64_t stream_keepalive_due(const struct request *r) {
-  return r->stream != NULL ? r->stream->keepalive_us : INT64_MAX;
+  const struct stream *s = r->stream;
+  if (s == NULL)
+    return INT64_MAX;
+  int64_t stuck_us = s->moved_us + STREAM_STUCK_US;
+  return s->owed && stuck_us < s->keepalive_us ? stuck_us : s->keepalive_us;
 }
 
 bool stream_keepalive(struct request *r, int64_t id) {
   if (!stream_open(r))
     return false;
-  if (clock_mono_us() < r->stream->keepalive_us)
+  int64_t now_us = clock_mono_us();
+  if (now_us < stream_keepalive_due(r))
     return true;
-  set_keepalive(r->stream);
+  struct stream *s = r->stream;
+  look_at(s, now_us);
+  if (now_us - s->moved_us >= STREAM_STUCK_US) {
+    cut(r);
+    return false;
+  }
+  if (now_us < s->keepalive_us)
+    return true;
+  set_keepalive(s);
   struct buf text = {0};
   buf_puts(&text, ": keep-alive\n");
   if (id >= 0)

@@ -48,15 +48,18 @@ bool stream_send(struct request *r, struct buf *prefix, struct body *body, struc
 bool stream_behind(const struct request *r);
 
 /// Parks the request until all that is queued has gone to the kernel: `resumed` is then called with WAKE_DONE; with
-/// WAKE_DEADLINE when that took STREAM_STUCK_US, and then the stream has been cut: return REQUEST_DONE.
+/// WAKE_DEADLINE when that took STREAM_STUCK_US, and then the stream has been cut: return REQUEST_DONE. (Sooner where
+/// the client had taken nothing for a while before.)
 void stream_park_behind(struct request *r, enum request_verdict (*resumed)(struct request *r, enum wake_reason reason));
 #define STREAM_STUCK_US INT64_C(30000000)
 
-/// When the next keep-alive is due, monotonic microseconds: every 15 s, a little jittered.
+/// When the next keep-alive is due, monotonic microseconds: every 15 s, a little jittered. Or when the stream is to be
+/// cut if its client goes on to take nothing.
 int64_t stream_keepalive_due(const struct request *r);
 
 /// Sends the comment `: keep-alive` when it is due; does nothing when it is not. With @a id >= 0 it carries an `id:`
-/// line: the client resumes there. @return as stream_send()
+/// line: the client resumes there. A stream whose client takes nothing of what waits for it is cut once that has been
+/// so for STREAM_STUCK_US. @return as stream_send()
 bool stream_keepalive(struct request *r, int64_t id);
 
 /// Whether the request asks for a stream: its Accept header prefers text/event-stream (http/accept.h), and it is no

@@ -37,7 +37,7 @@
 
 static void on_log(void *cls, const char *fmt, va_list args) __attribute__((format(printf, 2, 0)));
 static void on_log(void *cls, const char *fmt, va_list args) {
-  (void)cls;
+  conn_head_refused(cls, fmt);
   char line[512];
   int len = vsnprintf(line, sizeof line, fmt, args);
   if (len <= 0)
@@ -289,7 +289,7 @@ static struct MHD_Daemon *start_daemon(struct worker_loop *loop) {
   unsigned flags = MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
   if (loop->tls)
     flags |= MHD_USE_TLS;
-  return MHD_start_daemon(flags, 0, NULL, NULL, on_access, loop, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+  return MHD_start_daemon(flags, 0, NULL, NULL, on_access, loop, MHD_OPTION_EXTERNAL_LOGGER, on_log, loop,
                           MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)KEEPALIVE_S,
                           MHD_OPTION_CONNECTION_MEMORY_LIMIT, memory, MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, NULL,
                           MHD_OPTION_URI_LOG_CALLBACK, on_target, loop, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,

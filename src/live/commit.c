@@ -172,3 +172,9 @@ void commit_give_back(const struct writer_options *options, const struct op_ref 
   }
   answer(options, refs, n);
 }
+
+void commit_refuse(const struct writer_options *options, const struct op_ref *ref) {
+  op_clear_results(ref->op);
+  ref->op->failed = true;
+  answer(options, ref, 1);
+}

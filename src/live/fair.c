@@ -92,44 +92,57 @@ static bool admit(struct fair *f, const struct op_ref *ref) {
     job->turn = f->turn;
     job->share = 0;
   }
-  if (job->share == FAIR_SHARE || !count_round(f, &ref->op->key)) {
+  if (job->share == FAIR_SHARE) {
+    return false;
+  }
+  if (!count_round(f, &ref->op->key)) {
+    job->begun = true; // it waits for its own lease now, and not for the writer
     return false;
   }
   job->share++;
   return true;
 }
 
-/// Moves ops from a line to the batch until it has @a limit of them. @return how many the batch has
-static size_t choose(struct fair *f, struct line *line, struct op_ref refs[], size_t n, size_t limit,
-                     int64_t *since_us) {
+/// A batch that is being put together.
+struct choice {
+  struct op_ref *refs;
+  size_t n;
+  int64_t now_us, since_us;
+};
+
+/// Moves ops from a line to the batch until it has @a limit of them.
+static void choose(struct fair *f, struct line *line, struct choice *c, size_t limit) {
   size_t kept = 0, i = 0;
-  for (; i < line->n && n < limit; i++) {
+  for (; i < line->n && c->n < limit; i++) {
     struct op_ref *ref = &line->refs[i];
-    if (!admit(f, ref)) {
-      line->refs[kept++] = *ref;
-      continue;
+    struct write_job *job = ref->job;
+    if (job->deadline_us > c->now_us) {
+      if (!admit(f, ref)) {
+        line->refs[kept++] = *ref;
+        continue;
+      }
+      if (!job->begun && job->submitted_us < c->since_us) {
+        c->since_us = job->submitted_us;
+      }
+      job->begun = true;
     }
-    if (!ref->job->begun && ref->job->submitted_us < *since_us) {
-      *since_us = ref->job->submitted_us;
-    }
-    ref->job->begun = true;
-    refs[n++] = *ref;
+    c->refs[c->n++] = *ref;
   }
   if (kept < i) {
     memmove(&line->refs[kept], &line->refs[i], (line->n - i) * sizeof *line->refs);
     line->n -= i - kept;
   }
-  return n;
 }
 
-size_t fair_next(struct fair *f, struct op_ref refs[], int64_t *since_us) {
+size_t fair_next(struct fair *f, struct op_ref refs[], int64_t now_us, int64_t *since_us) {
   f->turn++;
   f->n_counted = 0;
-  size_t limit = f->large.n > 0 ? STORE_BATCH_MAX - FAIR_LARGE_MIN : STORE_BATCH_MAX;
-  size_t n = choose(f, &f->small, refs, 0, limit, since_us);
-  n = choose(f, &f->large, refs, n, STORE_BATCH_MAX, since_us);
+  struct choice c = {.refs = refs, .now_us = now_us, .since_us = *since_us};
+  choose(f, &f->small, &c, f->large.n > 0 ? STORE_BATCH_MAX - FAIR_LARGE_MIN : STORE_BATCH_MAX);
+  choose(f, &f->large, &c, STORE_BATCH_MAX);
   HASH_CLEAR(hh, f->table);
-  return n;
+  *since_us = c.since_us;
+  return c.n;
 }
 
 void fair_free(struct fair *f) {

@@ -32,10 +32,12 @@ bool fair_add(struct fair *f, struct write_job *job);
 /// Whether nothing is waiting.
 bool fair_empty(const struct fair *f);
 
-/// Takes out what the next batch is made of: at least one op where any waits, at most STORE_BATCH_MAX. Ops of one job
-/// on one lease stay in their order, also from batch to batch. @param since_us when the oldest job was submitted of
-/// those whose turn comes for the first time, monotonic; unchanged when there is none @return how many
-size_t fair_next(struct fair *f, struct op_ref refs[], int64_t *since_us);
+/// Takes out what the next batch is made of, at most STORE_BATCH_MAX ops, and at least one where any waits. Ops of one
+/// job on one lease stay in their order, also from batch to batch. What is past its deadline comes too, at once and
+/// beside all shares, for the caller to give back. @param now_us monotonic @param since_us when the oldest job was
+/// submitted of those that waited for the writer and for nothing of their own, monotonic; unchanged when there is none
+/// @return how many
+size_t fair_next(struct fair *f, struct op_ref refs[], int64_t now_us, int64_t *since_us);
 
 /// Frees it; nothing may be waiting. NULL is fine.
 void fair_free(struct fair *f);

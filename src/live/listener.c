@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/log_limit.h"
 #include "base/metric.h"
 #include "base/rand.h"
 #include "live/cursor_payload.h"
@@ -99,8 +100,13 @@ static void hear(struct listener *l, const PGnotify *note) {
   }
   metric_add(METRIC_NOTIFICATIONS, 1);
   bool of_cursors = strcmp(note->relname, CURSOR_CHANNEL) == 0;
-  if (of_cursors ? !cursors_hear(l->cursors, note->extra) : !notification_parse(note->extra, hint, l->tail))
-    log_warning("a notification with a malformed payload was passed over");
+  if (of_cursors ? cursors_hear(l->cursors, note->extra) : notification_parse(note->extra, hint, l->tail))
+    return;
+  // Whoever may connect to the database may notify, as often as they like.
+  static struct log_limit lines;
+  int64_t left_out;
+  if (log_limit_take(&lines, clock_mono_us(), &left_out))
+    log_warning("a notification with a malformed payload was passed over; left out before: %lld", (long long)left_out);
 }
 
 static void stop_listening(struct listener *l) {

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/log.h"
+#include "base/util.h"
 
 /// When an op that met a lock is tried again, and when anything is after the database went away.
 #define RETRY_US INT64_C(100000)
@@ -28,15 +30,21 @@ struct straggler {
   struct straggler *prev, *next;
 };
 
+/// A lease's key, for whoever must not look at the op. No session: of none.
+struct key_copy {
+  char room_id[IDENT_MAX + 1], user_id[IDENT_MAX + 1], session_id[IDENT_MAX + 1];
+};
+
 struct stragglers {
   const struct writer_options *options;
   pthread_t thread;
 
-  atomic_size_t n_waiting; ///< in that list; changed with the lock held
+  atomic_size_t n_held; ///< in the lists or being tried; changed with the lock held
 
   pthread_mutex_t lock; ///< what follows; a leaf. Only the thread takes off the lists
   pthread_cond_t more;
   struct straggler *fresh, *waiting;
+  struct key_copy tried; ///< the lease of the op that is being tried, whose own strings may go with its answer
   bool stopping;
   int64_t stop_us;
 };
@@ -49,6 +57,7 @@ static bool append_fresh(struct stragglers *s, const struct op_ref *ref) {
   }
   new->ref = *ref;
   DL_APPEND(s->fresh, new);
+  atomic_fetch_add(&s->n_held, 1);
   return true;
 }
 
@@ -86,12 +95,24 @@ static const struct straggler *blocker(const struct stragglers *s, const struct 
   return NULL;
 }
 
+/// Whether an op of the same lease is here and has met no lock so far. With the lock held.
+static bool is_held(const struct stragglers *s, const struct op *op) {
+  const struct straggler *x;
+  DL_FOREACH(s->fresh, x) {
+    if (same_key(x, op)) {
+      return true;
+    }
+  }
+  const struct lease_key tried = {s->tried.room_id, s->tried.user_id, s->tried.session_id};
+  return lease_key_compare(&tried, &op->key) == 0;
+}
+
 bool stragglers_take_locked(struct stragglers *s, const struct op_ref *ref) {
-  if (atomic_load(&s->n_waiting) == 0) {
+  if (atomic_load(&s->n_held) == 0) {
     return false; // nearly always
   }
   pthread_mutex_lock(&s->lock);
-  bool taken = blocker(s, ref->op) != NULL && append_fresh(s, ref);
+  bool taken = (blocker(s, ref->op) != NULL || is_held(s, ref->op)) && append_fresh(s, ref);
   if (taken) {
     pthread_cond_signal(&s->more);
   }
@@ -121,7 +142,6 @@ static struct straggler *pick(struct stragglers *s, int64_t now_us, int64_t *wak
     }
     x->retry_us = before->retry_us;
     DL_APPEND(s->waiting, x);
-    atomic_fetch_add(&s->n_waiting, 1);
   }
   *wake_us = INT64_MAX;
   struct straggler *x;
@@ -132,7 +152,6 @@ static struct straggler *pick(struct stragglers *s, int64_t now_us, int64_t *wak
       *wake_us = due_us < *wake_us ? due_us : *wake_us;
     } else if (!has_elder(s, x)) {
       DL_DELETE(s->waiting, x);
-      atomic_fetch_sub(&s->n_waiting, 1);
       return x;
     }
   }
@@ -153,16 +172,27 @@ static void put_back(struct stragglers *s, struct straggler *x, bool met_lock, b
     }
   }
   DL_PREPEND(s->waiting, x);
-  atomic_fetch_add(&s->n_waiting, 1);
+  s->tried.session_id[0] = '\0';
   pthread_mutex_unlock(&s->lock);
 }
 
+/// Lets go of an op that was answered.
+static void let_go(struct stragglers *s, struct straggler *x) {
+  pthread_mutex_lock(&s->lock);
+  s->tried.session_id[0] = '\0';
+  atomic_fetch_sub(&s->n_held, 1);
+  pthread_mutex_unlock(&s->lock);
+  free(x);
+}
+
 static void try_one(struct stragglers *s, struct db *db, struct straggler *x) {
-  enum db_status status = DB_FAILED; // past its deadline: given back as well
-  bool shared = false;
-  if (x->ref.job->deadline_us > clock_mono_us()) {
-    status = commit_batch(s->options, db, &x->ref, 1, &shared);
+  if (x->ref.job->deadline_us <= clock_mono_us()) {
+    commit_give_back(s->options, &x->ref, 1);
+    let_go(s, x);
+    return;
   }
+  bool shared = false;
+  enum db_status status = commit_batch(s->options, db, &x->ref, 1, &shared);
   switch (status) {
   case DB_LOCKED:
   case DB_RETRY:
@@ -170,12 +200,12 @@ static void try_one(struct stragglers *s, struct db *db, struct straggler *x) {
     put_back(s, x, status == DB_LOCKED, shared);
     return;
   case DB_FAILED:
-    commit_give_back(s->options, &x->ref, 1);
+    commit_refuse(s->options, &x->ref);
     break;
   case DB_OK:
     break;
   }
-  free(x);
+  let_go(s, x);
 }
 
 static void give_back_all(struct stragglers *s, struct straggler **list) {
@@ -185,6 +215,13 @@ static void give_back_all(struct stragglers *s, struct straggler **list) {
     DL_DELETE(*list, x);
     free(x);
   }
+}
+
+static void note_tried(struct stragglers *s, const struct straggler *x) {
+  const struct lease_key *key = &x->ref.op->key;
+  (void)snprintf(s->tried.room_id, sizeof s->tried.room_id, "%s", key->room_id);
+  (void)snprintf(s->tried.user_id, sizeof s->tried.user_id, "%s", key->user_id);
+  (void)snprintf(s->tried.session_id, sizeof s->tried.session_id, "%s", key->session_id);
 }
 
 /// Waits for the next op. @return NULL when it is time to end
@@ -199,6 +236,7 @@ static struct straggler *next_straggler(struct stragglers *s) {
     }
     x = pick(s, now_us, &wake_us);
     if (x != NULL) {
+      note_tried(s, x);
       break;
     }
     wake_us = s->stopping && s->stop_us < wake_us ? s->stop_us : wake_us;

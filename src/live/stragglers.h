@@ -16,8 +16,9 @@ struct stragglers *stragglers_start(const struct writer_options *options);
 /// Takes over a batch. When memory runs out the ops are given back undecided. Writer's thread.
 void stragglers_take(struct stragglers *s, const struct op_ref *refs, size_t n);
 
-/// Takes over an op that would meet a lock that is known (of its lease, its room or its user), so that it neither
-/// blocks the writer nor overtakes. @return false when there is none. Writer's thread
+/// Takes over an op that would meet a lock that is known (of its lease, its room or its user), or whose lease has an op
+/// here that is not done, so that it neither blocks the writer nor overtakes. @return false when there is none.
+/// Writer's thread
 bool stragglers_take_locked(struct stragglers *s, const struct op_ref *ref);
 
 /// Goes on for at most @a grace_ms, gives the rest back undecided, joins and frees. NULL is fine.

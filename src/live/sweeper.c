@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "live/sweeper.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 #include "base/clock.h"
 #include "base/cond.h"
 #include "base/log.h"
+#include "base/log_limit.h"
+#include "base/metric.h"
 #include "live/commit.h"
 #include "store/pulse.h"
 #include "store/sweep.h"
@@ -37,6 +40,13 @@
 /// Leases that get their credit in one statement.
 #define CREDIT_MAX 5000
 
+/// Connections below which nobody asks where the memory is.
+#define CROWD_MIN 1000
+
+/// What cannot be ended is tried again with every sweep, until somebody repairs it, and told of so often.
+#define STUCK_LINES_BURST 5
+#define STUCK_LINES_EVERY_US INT64_C(60000000)
+
 /// Our idea of the database's clock may trail by less than this.
 #define CREDIT_SLACK_US INT64_C(60000000)
 
@@ -45,6 +55,7 @@ struct sweeper {
   struct db *db;
   pthread_t thread;
   int64_t retention_due_us; ///< monotonic
+  int64_t most_connections; ///< since memory was given back
   int64_t patience_us;      ///< monotonic: until then this sweep takes apart what fails
   int64_t beaten_us;        ///< monotonic: when the pulse was touched
   int64_t outage_us;        ///< when the newest outage that is known ended, database clock
@@ -116,6 +127,15 @@ static enum db_status end(struct sweeper *s, enum chore chore, const struct over
   return status;
 }
 
+static void complain(enum chore chore, const char *room_id) {
+  static struct log_limit lines;
+  int64_t left_out;
+  if (log_limit_take_every(&lines, STUCK_LINES_EVERY_US, STUCK_LINES_BURST, clock_mono_us(), &left_out)) {
+    log_warning("sweeper: a %s in room \"%s\" cannot be ended; left out before: %lld",
+                chore == CHORE_LEASES ? "lease" : "grace", room_id, (long long)left_out);
+  }
+}
+
 /// What is due in one room could not be ended together: a row is broken, or the room or a user is locked. Halves them
 /// until the culprit stands alone, as long as there is patience; what is left is left for the next sweep.
 /// @return false when the database is away
@@ -130,8 +150,7 @@ static bool end_in_parts(struct sweeper *s, enum chore chore, const struct overd
     return false;
   case DB_FAILED:
     if (n == 1) {
-      log_warning("sweeper: a %s in room \"%s\" cannot be ended", chore == CHORE_LEASES ? "lease" : "grace",
-                  list->room_id);
+      complain(chore, list->room_id);
     }
     break;
   case DB_LOCKED:
@@ -188,10 +207,30 @@ static bool sweep(struct sweeper *s, enum chore chore, int64_t *next_us) {
   return ok;
 }
 
+/// What a crowd has left behind stays with the process, in the holes between what is still in use: it is given back to
+/// the system when most of the crowd has gone. That holds up whoever wants memory for some milliseconds, so it is not
+/// done for less.
+static void give_memory_back(struct sweeper *s) {
+  int64_t now = metric_get(METRIC_CONNECTIONS);
+  if (now > s->most_connections) {
+    s->most_connections = now;
+  }
+  if (s->most_connections < CROWD_MIN || now > s->most_connections / 2) {
+    return;
+  }
+  s->most_connections = now;
+#ifdef __GLIBC__
+  int64_t began_us = clock_mono_us();
+  (void)malloc_trim(0);
+  log_debug("memory was given back in %lld us", (long long)(clock_mono_us() - began_us));
+#endif
+}
+
 static void retain(struct sweeper *s) {
   if (clock_mono_us() < s->retention_due_us) {
     return;
   }
+  give_memory_back(s);
   bool more = false;
   const struct sweeper_options *o = &s->options;
   enum db_status status =

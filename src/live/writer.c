@@ -51,7 +51,10 @@ bool writer_submit(struct writer *writer, struct write_outbox *outbox, struct wr
   if (job->n_ops > STORE_BATCH_MAX || atomic_load(&writer->stopping)) {
     return false;
   }
-  if (atomic_fetch_add(&writer->taken, job->n_ops) + job->n_ops > writer->options.max_queued) {
+  // A quarter is kept for small requests, which a few large ones would otherwise leave no room.
+  size_t max = writer->options.max_queued;
+  max -= job->n_ops > FAIR_SMALL_OPS ? max / 4 : 0;
+  if (atomic_fetch_add(&writer->taken, job->n_ops) + job->n_ops > max) {
     atomic_fetch_sub(&writer->taken, job->n_ops);
     return false;
   }
@@ -128,6 +131,17 @@ static enum db_status commit(struct writer *w, struct db *db, struct batch *batc
   return commit_batch(&w->options, db, batch->refs, batch->n, NULL);
 }
 
+/// Whether the time is up in which what is left is finished before the end.
+static bool is_over(struct writer *w) {
+  if (!atomic_load(&w->stopping)) {
+    return false;
+  }
+  pthread_mutex_lock(&w->lock);
+  bool over = clock_mono_us() >= w->stop_us;
+  pthread_mutex_unlock(&w->lock);
+  return over;
+}
+
 /// Runs a batch to its end: committed, handed to the stragglers, or given back.
 static void run(struct writer *w, struct db *db, struct batch *batch) {
   for (;;) {
@@ -158,10 +172,7 @@ static void run(struct writer *w, struct db *db, struct batch *batch) {
       w->away_us = clock_mono_us();
       break;
     }
-    pthread_mutex_lock(&w->lock);
-    bool give_up = atomic_load(&w->stopping) && clock_mono_us() >= w->stop_us;
-    pthread_mutex_unlock(&w->lock);
-    if (give_up) {
+    if (is_over(w)) {
       commit_give_back(&w->options, batch->refs, batch->n);
       return;
     }
@@ -203,10 +214,16 @@ static bool gather(struct writer *w) {
 
 /// Runs the next batch of one kind: heartbeats and closes take turns.
 static void run_next(struct writer *w, struct db *db, enum op_kind kind, struct batch *batch) {
+  bool over = is_over(w);
   batch->since_us = clock_mono_us();
-  batch->n = fair_next(w->fair[kind], batch->refs, &batch->since_us);
+  // When it is over everything is past its deadline.
+  batch->n = fair_next(w->fair[kind], batch->refs, over ? INT64_MAX : batch->since_us, &batch->since_us);
   atomic_fetch_sub(&w->taken, batch->n);
-  run(w, db, batch);
+  if (over) {
+    commit_give_back(&w->options, batch->refs, batch->n);
+  } else {
+    run(w, db, batch);
+  }
 }
 
 static void *writer_main(void *arg) {

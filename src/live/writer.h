@@ -61,8 +61,8 @@ struct write_outbox {
 };
 
 /// Takes a job into the caller's outbox, which goes to the writer with writer_send(). Any thread, each with an outbox
-/// of its own. @return false when as many ops are queued as may be, or the writer is stopping (503); the job is then
-/// still the caller's
+/// of its own. @return false when as many ops are queued as may be (three quarters of it for a request of many ops), or
+/// the writer is stopping (503); the job is then still the caller's
 bool writer_submit(struct writer *writer, struct write_outbox *outbox, struct write_job *job);
 
 /// Hands over all jobs of the outbox at once, so that what a thread takes up in one turn of its loop becomes one batch

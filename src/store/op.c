@@ -16,5 +16,6 @@ void op_clear_results(struct op *op) {
   op->room_revision = 0;
   op->retry_after_ms = 0;
   op->user_full = false;
+  op->failed = false;
   op->event_id = NULL;
 }

@@ -29,6 +29,7 @@ struct op {
   int64_t room_revision;   ///< the room's revision: after the op's own event, or as of its transaction
   int64_t retry_after_ms;  ///< too soon, too many leases: after how long it is worth to try again
   bool user_full;          ///< too many leases: of the user; otherwise of the room
+  bool failed;             ///< undecided (DECISION_NONE) because it failed (DB_FAILED), not for want of time
   char *event_id; ///< of the event that the op wrote or, for a repeated close, that once ended the lease; or NULL
 };
 

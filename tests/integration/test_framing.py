@@ -2,6 +2,8 @@
 """Where requests end, said in every odd way, to every route: what two readers could read differently is refused, and the
 connection ends, so that nothing behind it is taken for a request."""
 
+import re
+
 from harness import routes
 from harness.bystanders import Bystanders
 from harness.case import Case, Wire, all_replies, json, lease, presence_path, time
@@ -28,6 +30,8 @@ AMBIGUOUS = (
     ("chunks and a length", framed([H, CHUNKED, b"Content-Length: 5"], b"0\r\n\r\n")),
     ("a negative length", framed([H, b"Content-Length: -1"])),
     ("a length with a sign", framed([H, b"Content-Length: +0"])),
+    ("a length with a sign and a body", framed([H, b"Content-Length: +2"], b"{}")),
+    ("twenty digits", framed([H, b"Content-Length: 99999999999999999999"], b"{}")),
     ("a length in hexadecimal", framed([H, b"Content-Length: 0x0"])),
     ("a length with a letter", framed([H, b"Content-Length: 0a"])),
     ("a length with a point", framed([H, b"Content-Length: 0.0"])),
@@ -114,7 +118,10 @@ class Framing(Sweep):
                 closed = False
             except OSError:
                 closed = True
-            return [r.status for r in all_replies(wire.data)], closed
+            replies = all_replies(wire.data)
+            # Not even a second head that somebody takes for the body of the first.
+            self.assertEqual(len(re.findall(rb"HTTP/1\.[01] \d\d\d ", wire.data)), len(replies), wire.data)
+            return [r.status for r in replies], closed
 
     def test_ambiguous_messages_to_all_routes(self):
         with Bystanders(self):
@@ -126,6 +133,29 @@ class Framing(Sweep):
                         self.assertTrue(closed, "the connection goes on after %r" % got)
                         self.assertLessEqual(len(got), 1, "what is behind was served: %r" % got)
                         self.assertEqual(set(got) - {400, 413, 501, 505}, set())
+
+    def test_what_is_no_length_is_answered_once(self):
+        """By a problem and nothing else, also where the head comes in pieces, and while others have not sent theirs."""
+        with Wire(self.base) as slow:
+            slow.send(b"PUT /leases HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n")
+            for value, status, code in ((b"+2", 400, "bad_framing"), (b"", 400, "bad_framing"), (b"2x", 400, "bad_framing"),
+                                        (b"9" * 20, 413, "body_too_large"), (b"9" * 200, 413, "body_too_large")):
+                for pause in (0, 0.1):
+                    with self.subTest(value=value, pause=pause), Wire(self.base) as wire:
+                        wire.send(b"PUT /leases HTTP/1.1\r\nHost: x\r\n")
+                        time.sleep(pause)
+                        wire.send(b"Content-Length: " + value + b"\r\n\r\n{}")
+                        reply = wire.reply(5)
+                        self.assertEqual(self.problem(reply, status, code)["code"], code)
+                        self.assertEqual(reply.headers["connection"], "close")
+                        self.assertEqual(wire.until_eof(5), b"", "nothing behind it")
+            slow.send(b"\r\n{}")
+            self.assertEqual(slow.reply(5).status, 400, "it was read as ever")
+        # libmicrohttpd wants room for a copy of the cookies, beside the head in which they came.
+        with Wire(self.base) as wire:
+            wire.send(request("GET", "/healthz", b"", "Cookie: a=" + "b" * 9000))
+            self.problem(wire.reply(5), 431, "header_too_large")
+            self.assertEqual(wire.until_eof(5), b"")
 
     def test_bare_line_feeds(self):
         """They end a line, as RFC 9112 §2.2 allows; then all lines end there, also the ones that hide something."""

@@ -100,6 +100,20 @@ class Locks(Case):
         self.assertEqual([r["code"] if "code" in r else r["decision"] for r in self.ok(self.answer(waiting))["results"]],
                          ["accepted", "already_applied", "ignored_old_revision", "accepted"])
 
+    def test_a_batch_that_names_a_locked_lease_often_keeps_its_order(self):
+        """Its first ops stand at the lock when the next ones are taken up, or are being tried when it goes."""
+        for seconds in (0.3, 0.4, 0.5, 0.6):
+            room = self.room()
+            self.grant(room, "s")
+            psql = self.hold("SELECT 1 FROM stillhere.lease WHERE room_id = %s FOR UPDATE" % sql(room))
+            reply = self.background(self.client.batch, self.base,
+                                    [lease(room, "u", "s", None, 60000, {"i": i}) for i in range(40)])
+            self.pause(seconds)
+            psql.run("COMMIT")
+            results = self.ok(self.answer(reply))["results"]
+            self.assertEqual([r["lease"]["revision"] for r in results], list(range(2, 42)), seconds)
+            self.assertEqual(self.q("SELECT meta FROM stillhere.lease WHERE room_id = %s" % sql(room)), '{"i":39}')
+
     def test_many_overdue_in_a_locked_room_hold_up_no_other(self):
         locked, free = "a" + self.room("locked"), "z" + self.room("free")
         self.ok(self.client.batch(self.base, [lease(locked, "u", "s%d" % i, 1, 800) for i in range(200)] +

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What others do in the same database, and what many clients do at once that none of them does alone."""
 
+import json
+
 from harness import LONG
 from harness.case import SLOW, Case, Wire, lease, time
 from harness.process import rss_mib
@@ -174,6 +176,34 @@ class Large(Case):
             lease(room, "u%d-%d-%d" % (number, turn, i), "s", 1, 60000) for i in range(1000)])
         self.assertEqual(self.count("lease", room_id=room), 6000)
         self.assertLess(waits[len(waits) // 2], took[len(took) // 2])
+
+
+    def test_a_crowd_that_names_one_lease_and_goes(self):
+        """Nobody waits for what it has left behind, nobody's ttl is stretched by it, and it is given up at its deadline."""
+        room, ttl = self.room(), 60000
+        self.grant(room, "s", None, ttl)
+        body = json.dumps({"leases": [lease(room, "crowd", "s", None, ttl)] * 1000}).encode()
+        head = "PUT /leases HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        crowd = [Wire(self.base) for _ in range(40)]
+        for wire in crowd:
+            wire.send(head.encode() % len(body) + body)
+        self.pause(1)
+        for wire in crowd:
+            wire.close()
+
+        def beside(seconds):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                reply = self.hb(self.base, room, "u", "s", None, ttl)
+                self.assertEqual((reply.status, reply.json()["lease"]["ttl_ms"]), (200, ttl))
+                time.sleep(0.02)
+
+        beside(6 * SLOW)
+        undecided = 'stillhere_heartbeats_total{decision="unavailable"}'
+        before = self.metrics(self.base)[undecided]
+        self.assertGreater(before, 0, "the crowd was too small")
+        beside(2)
+        self.assertEqual(self.metrics(self.base)[undecided], before)
 
 
 class Memory(Case):

@@ -147,7 +147,9 @@ class Pages:
         self.assertEqual([m for m in browser.complaints() if not re.search(allowed, m)], [])
 
 
-class Page(Pages, Case):
+class Windows(Pages, Case):
+    """Several of them, and what becomes of each other's cursors."""
+
     def test_two_windows_and_one_is_killed(self):
         room = self.room()
         ada, bo = self.browser(room, "Ada"), self.browser(room, "Bo")
@@ -181,17 +183,41 @@ class Page(Pages, Case):
         bo.shows("#join-note", "You are here")
         bo.point("#pad", 0.5, 0.5)
         ada.shows(".cursor:not([data-own])", "Bo")
+        bo.js("window.restored = null; addEventListener('pageshow', (e) => { window.restored = e.persisted; })")
         bo.go("about:blank")
         ada.lacks(".cursor:not([data-own])", "Bo", seconds=8)
         ada.shows("#events .kind", "session.closed")
         self.assertEqual([e["kind"] for e in self.events(room) if e["kind"] == "lease.expired"], [])
         bo.post("/back")
+        bo.until("return document.readyState === 'complete' && window.restored !== null")
+        kept, why = bo.js("return [window.restored, JSON.stringify(performance.getEntriesByType('navigation')[0].notRestoredReasons)]")
+        self.assertTrue(kept, "the browser did not keep the page: %s" % why)
         ada.shows("#people .name", "Bo")
         bo.shows("#join-note", "You are here")
         self.wait_until(lambda: self.count("lease", room_id=room, user_id="Bo") == 1, 5, "one lease of Bo")
         self.pause(1)
         self.assertEqual(self.count("lease", room_id=room, user_id="Bo"), 1, "no ghost")
         self.quiet(bo)
+
+    def test_several_windows_of_one_browser(self):
+        """They share six connections: polls must leave room for heartbeats and for whatever else is asked."""
+        room = self.room()
+        page = self.browser(room, "w0")
+        for i in range(1, 4):
+            page.post("/window", handle=page.post("/window/new", type="window")["handle"])
+            page.go(self.address(room, "w%d" % i))
+        page.shows("#join-note", "You are here")
+        page.until("return document.querySelectorAll('#people .person').length === 4")
+        slowest = page.js("return (async () => { let most = 0; for (let i = 0; i < 3; i++) { const began = performance.now();"
+                          " await (await fetch('healthz', { cache: 'no-store' })).text();"
+                          " most = Math.max(most, performance.now() - began); } return most; })()")
+        self.assertLess(slowest, 8000 * SLOW)
+        self.assertEqual([e for e in self.events(room) if e["kind"] == "lease.expired"], [])
+        self.quiet(page)
+
+
+class Page(Pages, Case):
+    """What one of them shows."""
 
     def test_people_tabs_leaving_events(self):
         room = self.room()
@@ -251,22 +277,6 @@ class Page(Pages, Case):
             page.js("[...document.querySelectorAll('#rooms a')].find(a => a.querySelector('.name').textContent === arguments[0]).click()", name)
             page.until("return document.querySelector('#people-title').textContent === 'People in ' + arguments[0]", name)
             page.shows("#people .name", name)
-        self.quiet(page)
-
-    def test_several_windows_of_one_browser(self):
-        """They share six connections: polls must leave room for heartbeats and for whatever else is asked."""
-        room = self.room()
-        page = self.browser(room, "w0")
-        for i in range(1, 4):
-            page.post("/window", handle=page.post("/window/new", type="window")["handle"])
-            page.go(self.address(room, "w%d" % i))
-        page.shows("#join-note", "You are here")
-        page.until("return document.querySelectorAll('#people .person').length === 4")
-        slowest = page.js("return (async () => { let most = 0; for (let i = 0; i < 3; i++) { const began = performance.now();"
-                          " await (await fetch('healthz', { cache: 'no-store' })).text();"
-                          " most = Math.max(most, performance.now() - began); } return most; })()")
-        self.assertLess(slowest, 8000 * SLOW)
-        self.assertEqual([e for e in self.events(room) if e["kind"] == "lease.expired"], [])
         self.quiet(page)
 
     def no_sideways(self, page):

@@ -10,6 +10,8 @@
 
 #include "live/fair.h"
 
+#define DEADLINE_US 5000
+
 /// A job whose op number i is about lease i % leases.
 static struct write_job *job_new(const char *room, size_t n, size_t leases, int64_t submitted_us) {
   struct write_job *job = calloc(1, sizeof *job);
@@ -17,6 +19,7 @@ static struct write_job *job_new(const char *room, size_t n, size_t leases, int6
   job->ops = calloc(n, sizeof *job->ops);
   job->n_ops = n;
   job->submitted_us = submitted_us;
+  job->deadline_us = DEADLINE_US;
   for (size_t i = 0; i < n; i++) {
     char *session = malloc(16);
     snprintf(session, 16, "s%zu", i % leases);
@@ -37,7 +40,7 @@ static void job_free(struct write_job *job) {
 
 static size_t next(struct fair *f, struct op_ref refs[STORE_BATCH_MAX]) {
   int64_t since_us = 1000;
-  return fair_next(f, refs, &since_us);
+  return fair_next(f, refs, 1000, &since_us);
 }
 
 static size_t count_of(const struct op_ref *refs, size_t n, const struct write_job *job) {
@@ -135,14 +138,55 @@ static void test_waiting_counts_once(void **state) {
   int64_t since_us = 100;
   assert_true(fair_add(f, old));
   assert_true(fair_add(f, young));
-  assert_int_equal(fair_next(f, refs, &since_us), FAIR_SHARE + 1);
+  assert_int_equal(fair_next(f, refs, 100, &since_us), FAIR_SHARE + 1);
   assert_int_equal(since_us, 7);
   since_us = 100;
-  assert_int_equal(fair_next(f, refs, &since_us), FAIR_SHARE);
+  assert_int_equal(fair_next(f, refs, 100, &since_us), FAIR_SHARE);
   assert_int_equal(since_us, 100); // its own length is not the database's slowness
   fair_free(f);
   job_free(old);
   job_free(young);
+}
+
+static void test_waiting_for_ones_own_lease_does_not_count(void **state) {
+  (void)state;
+  struct fair *f = fair_new();
+  struct write_job *jobs[3];
+  struct op_ref refs[STORE_BATCH_MAX];
+  for (int i = 0; i < 3; i++) {
+    jobs[i] = job_new("r", FAIR_ROUNDS, 1, 1 + i);
+    assert_true(fair_add(f, jobs[i]));
+  }
+  int64_t since_us = 100;
+  assert_int_equal(fair_next(f, refs, 100, &since_us), FAIR_ROUNDS);
+  assert_int_equal(since_us, 1);
+  for (int i = 0; i < 2; i++) {
+    since_us = 100;
+    assert_int_equal(fair_next(f, refs, 100, &since_us), FAIR_ROUNDS);
+    assert_int_equal(since_us, 100);
+  }
+  fair_free(f);
+  for (int i = 0; i < 3; i++) {
+    job_free(jobs[i]);
+  }
+}
+
+static void test_what_is_past_its_deadline_comes_at_once(void **state) {
+  (void)state;
+  struct fair *f = fair_new();
+  struct write_job *dead = job_new("r", 1000, 1, 1), *live = job_new("r", 1, 1, 9);
+  live->deadline_us = 2 * DEADLINE_US;
+  struct op_ref refs[STORE_BATCH_MAX];
+  assert_true(fair_add(f, dead));
+  assert_true(fair_add(f, live));
+  int64_t since_us = 2 * DEADLINE_US;
+  assert_int_equal(fair_next(f, refs, DEADLINE_US, &since_us), 1001);
+  assert_int_equal(count_of(refs, 1001, dead), 1000);
+  assert_int_equal(since_us, 9); // how long the dead have waited says nothing about the database
+  assert_true(fair_empty(f));
+  fair_free(f);
+  job_free(dead);
+  job_free(live);
 }
 
 int main(void) {
@@ -151,6 +195,8 @@ int main(void) {
       cmocka_unit_test(test_one_lease_again_and_again),
       cmocka_unit_test(test_the_small_come_first_and_leave_something),
       cmocka_unit_test(test_waiting_counts_once),
+      cmocka_unit_test(test_waiting_for_ones_own_lease_does_not_count),
+      cmocka_unit_test(test_what_is_past_its_deadline_comes_at_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

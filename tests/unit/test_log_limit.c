@@ -42,11 +42,23 @@ static void test_says_how_many_were_left_out(void **state) {
   assert_int_equal(left_out, 0);
 }
 
+static void test_seldom_for_what_repeats_by_itself(void **state) {
+  (void)state;
+  struct log_limit limit = {0};
+  int64_t now_us = 5000000, left_out, told = 0;
+  for (int i = 0; i < 600; i++, now_us += 1000000) // ten minutes, each second
+    told += log_limit_take_every(&limit, 60000000, 3, now_us, &left_out) ? 1 : 0;
+  assert_in_range(told, 12, 13); // three at once, then one a minute
+  assert_true(log_limit_take_every(&limit, 60000000, 3, now_us + 60000000, &left_out));
+  assert_in_range(left_out, 1, 60);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_burst_and_no_more),
       cmocka_unit_test(test_a_few_each_second_after_it),
       cmocka_unit_test(test_says_how_many_were_left_out),
+      cmocka_unit_test(test_seldom_for_what_repeats_by_itself),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
