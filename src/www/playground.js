@@ -5,6 +5,8 @@ import { $, WAIT_MS, el, flag, hue, named, say } from './dom.js';
 /** A window that is killed takes its cursor with it after so long; hidden pages may hardly run timers, and get longer. */
 const TTL_MS = 15_000;
 const TTL_HIDDEN_MS = 180_000;
+/** Not at once: a browser that is quit hides its pages first, and may never let them say goodbye. */
+const HIDDEN_AFTER_MS = 2_000;
 const ttl = () => (document.visibilityState === 'hidden' ? TTL_HIDDEN_MS : TTL_MS);
 const STEP = 0.02;
 
@@ -37,6 +39,7 @@ export class Playground {
   #client;
   #room = null;
   #cursors = null;
+  #hidden;
   #stay = null;
   #shown = new Map();
   #own = null;
@@ -59,7 +62,8 @@ export class Playground {
     this.#pad.addEventListener('pointerdown', (event) => this.#point(event));
     this.#pad.addEventListener('keydown', (event) => this.#key(event));
     document.addEventListener('visibilitychange', () => {
-      this.#stay?.setTtl(ttl());
+      clearTimeout(this.#hidden);
+      this.#hidden = setTimeout(() => this.#stay?.setTtl(ttl()), document.visibilityState === 'hidden' ? HIDDEN_AFTER_MS : 0);
     });
     this.#controls();
   }

@@ -177,6 +177,21 @@ class Windows(Pages, Case):
         ada.shows("#earlier-list .name", "Bo")
         self.quiet(ada)
 
+    def test_a_page_that_is_hidden_gets_a_longer_lease_but_not_at_once(self):
+        """What a browser that is quit hides for a moment must not stay for minutes."""
+        room = self.room()
+        ada = self.browser(room, "Ada")
+        ada.shows("#join-note", "You are here")
+        ttl = "SELECT ttl_ms FROM stillhere.lease WHERE room_id = '%s'" % room
+        hide = ("Object.defineProperty(document, 'visibilityState', {value: arguments[0], configurable: true});"
+                "document.dispatchEvent(new Event('visibilitychange'))")
+        ada.js(hide, "hidden")
+        self.pause(1)
+        self.assertEqual(self.q(ttl), "15000")
+        self.wait_until(lambda: self.q(ttl) == "180000", 10, "the longer lease")
+        ada.js(hide, "visible")
+        self.wait_until(lambda: self.q(ttl) == "15000", 10, "the short one")
+
     def test_a_closed_page_takes_its_cursor_at_once_and_one_that_comes_back_has_no_ghost(self):
         room = self.room()
         ada, bo = self.browser(room, "Ada"), self.browser(room, "Bo")
