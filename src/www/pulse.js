@@ -81,7 +81,7 @@ const REFUSED = new Set([401, 403, 404]); // 404: a proxy that keeps figures for
 
 /** @param read gives the text of /metrics, or throws what refused it. @return what to call with each event of the room */
 export function pulse(read) {
-  const events = new Series(), beats = new Series(), own = new Series();
+  const events = new Series(), beats = new Series(), own = new Series(), opened = performance.now();
   every(SAMPLE_MS, async () => {
     const at = performance.now();
     own.sample(at);
@@ -97,7 +97,9 @@ export function pulse(read) {
     const refused = REFUSED.has(error?.status);
     draw(refused ? own : events, 'events', 'Events');
     draw(refused ? null : beats, 'beats', 'Heartbeats');
-    say($('events-label'), refused ? 'events of this room in the last minute' : 'events in the last minute');
+    const since = at - opened < MINUTE_MS ? 'since the page was opened' : 'in the last minute';
+    say($('events-label'), refused ? `events of this room ${since}` : `events ${since}`);
+    say($('beats-label'), `heartbeats ${since}`);
     say($('pulse-note'), refused ? `Heartbeats are not shown: the server does not show its figures here (/metrics, ${error.status}).`
       : error ? 'No new figures: the server does not answer.'
         : 'All rooms, as counted by the server that answers this page. The plot begins when the page is opened.');

@@ -201,8 +201,8 @@ def run_program(path, server, results):
 def main():
     parser = argparse.ArgumentParser(
         prog="run", description="Integration tests: a real PostgreSQL from a temporary initdb, real daemons, real "
-        "sockets. The environment: STILLHERED names the daemon, TEST_DB_PROGRAM the cmocka programs that want a "
-        "database (several: joined by colons), TEST_SLOW multiplies time bounds, TEST_WRAPPER is put in front of the "
+        "sockets. The environment: STILLHERED names the daemon, STILLHERE the command, TEST_DB_PROGRAM the cmocka "
+        "programs that want a database (several: joined by colons), TEST_SLOW multiplies time bounds, TEST_WRAPPER is put in front of the "
         "daemon's command, TEST_RUNTIME_ROLE=1 lets the daemons connect as the role that cannot migrate, "
         "TEST_OPENAPI=0 does not hold the answers against doc/openapi.json, PG_BINDIR "
         "says where initdb is.")
