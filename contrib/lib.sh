@@ -25,11 +25,13 @@ has_postgres() {
   has_command initdb && has_command postgres
 }
 
-# Prints the Debian packages whose content is not there. With the argument `tests`, also those that only tests need.
+# Prints the Debian packages whose content is not there: of those that it takes to build and to run it beside a database of
+# its own; with the argument `build`, to build it alone; with `tests`, also of those that only tests need.
 missing_packages() {
   local kind what package scope
   while read -r kind what package scope; do
     [ "$scope" = tests ] && [ "${1-}" != tests ] && continue
+    [ "$scope" = run ] && [ "${1-}" = build ] && continue
     "has_$kind" "$what" || printf '%s ' "$package"
   done <<'LIST'
 command  cc             gcc
@@ -48,7 +50,7 @@ library  inih           libinih-dev
 library  zlib           zlib1g-dev
 header   uthash.h       uthash-dev
 header   unistr.h       libunistring-dev
-postgres -              postgresql
+postgres -              postgresql           run
 library  cmocka         libcmocka-dev        tests
 command  python3        python3              tests
 module   jsonschema     python3-jsonschema   tests

@@ -278,15 +278,19 @@ static bool start_workers(struct server *s) {
   return true;
 }
 
-/// Reads the targets of webhooks. @return false when they cannot be used (logged); nothing has changed then
-static bool load_targets(const struct config *config) {
+/// Reads the targets of webhooks. @param again for a reload: the log is told how many
+/// @return false when they cannot be used (logged); nothing has changed then
+static bool load_targets(const struct config *config, bool again) {
   char error[CONFIG_ERROR_SIZE];
   struct webhook_targets *set = webhook_targets_load(config, error);
-  if (set == NULL)
-    log_error("%s", error);
-  else
-    webhook_targets_set(set);
-  return set != NULL;
+  if (set == NULL) {
+    log_error("%s%s", error, again ? "; the targets of webhooks stay as they were" : "");
+    return false;
+  }
+  if (again)
+    log_info("the targets of webhooks are reloaded: %zu", set->n);
+  webhook_targets_set(set);
+  return true;
 }
 
 /// @return false when a part does not start (logged); what did start is stopped by stop()
@@ -299,7 +303,7 @@ static bool start(struct server *s) {
     log_error("the server does not start: libcurl cannot be set up");
     return false;
   }
-  if (!load_targets(c))
+  if (!load_targets(c, false))
     return false;
   fit_descriptors(c);
   metric_set(METRIC_LONGPOLL_MAX_WAITING, c->longpoll_max_waiting);
@@ -424,7 +428,7 @@ bool server_failed(const struct server *s) {
 
 void server_reload(struct server *s, const struct config *fresh) {
   authority_reload(s->authority, fresh);
-  (void)load_targets(fresh);
+  (void)load_targets(fresh, true);
   for (unsigned i = 0; i < s->n_workers; i++)
     worker_look_over(s->workers[i]);
   bool tls = fresh->tls_cert_file[0] != '\0';

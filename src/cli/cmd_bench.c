@@ -44,8 +44,9 @@ struct bench {
   int64_t *samples_us;
   size_t n_samples;
   int64_t stride, skipped;
-  struct http_reply refusal; ///< the first one
-  char unreached[320];       ///< the first fault of the network
+  int64_t n_granted;     ///< leases
+  struct http_reply bad; ///< the first answer that was none, or a refusal
+  enum http_result bad_result;
 };
 
 static void sample(struct bench *b, int64_t us) {
@@ -92,22 +93,24 @@ static bool begin(struct bench *b, struct line *line, int session) {
 
 /// Takes in an answer.
 static void end(struct bench *b, struct line *line) {
-  bool answered = http_outcome(line->http) == HTTP_ANSWERED;
+  enum http_result result = http_outcome(line->http);
+  bool answered = result == HTTP_ANSWERED;
   int status = answered ? line->reply.status : 0;
   bool good = status == 200 || (b->stage == STAGE_CLOSE && status == 404);
   b->n_done += good;
+  b->n_granted += good && b->stage == STAGE_GRANT;
   if (good && b->stage == STAGE_CLOSE)
     b->held[line->session] = false;
   if (good && b->stage == STAGE_RENEW) {
     b->n_answered++;
     sample(b, clock_mono_us() - line->since_us);
-  } else if (!good && answered) {
-    if (b->n_refused++ == 0) {
-      b->refusal = line->reply;
+  } else if (!good) {
+    if (b->n_refused + b->n_unreached == 0) {
+      b->bad = line->reply;
+      b->bad_result = result;
       line->reply = (struct http_reply){0};
     }
-  } else if (!good && b->n_unreached++ == 0) {
-    snprintf(b->unreached, sizeof b->unreached, "%s", line->reply.error);
+    *(answered ? &b->n_refused : &b->n_unreached) += 1;
   }
   line->session = -1;
 }
@@ -235,15 +238,8 @@ static void tell(const struct bench *b, double seconds) {
 }
 
 /// Says what went wrong, if anything did. @return the exit code
-static int explain(struct bench *b) {
-  if (b->n_refused > 0)
-    return http_explain(b->lines[0].http, HTTP_ANSWERED, &b->refusal);
-  if (b->n_unreached > 0) {
-    struct http_reply reply = {0};
-    snprintf(reply.error, sizeof reply.error, "%s", b->unreached);
-    return http_explain(b->lines[0].http, HTTP_UNREACHABLE, &reply);
-  }
-  return EXIT_DONE;
+static int explain(const struct bench *b) {
+  return b->n_refused + b->n_unreached == 0 ? EXIT_DONE : http_explain(b->lines[0].http, b->bad_result, &b->bad);
 }
 
 /// Ends the leases, also after a Ctrl-C.
@@ -252,8 +248,11 @@ static void clean(struct bench *b) {
     http_abandon(b->lines[i].http);
     b->lines[i].session = -1;
   }
+  // Nobody there: nobody has a lease.
+  if (b->n_granted == 0 && b->n_unreached > 0)
+    return;
   int64_t before = b->n_refused + b->n_unreached;
-  if (!run(b, STAGE_CLOSE) || b->n_refused + b->n_unreached > before)
+  if ((!run(b, STAGE_CLOSE) || b->n_refused + b->n_unreached > before) && b->n_granted > 0)
     complain("some leases of %s could not be closed; they run out by themselves", b->room);
 }
 
@@ -300,7 +299,7 @@ int cmd_bench(const struct options *options) {
     http_close(b.lines[i].http);
     http_reply_clear(&b.lines[i].reply);
   }
-  http_reply_clear(&b.refusal);
+  http_reply_clear(&b.bad);
   http_group_close(b.group);
   free(b.lines);
   free(b.due_us);

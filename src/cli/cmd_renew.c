@@ -158,7 +158,7 @@ static enum http_result heartbeat(struct renewal *r, struct http_reply *reply) {
     r->transient = true;
   } else if (reply->status == 200 && !take_results(r, json_object_get(reply->json, "results"), sent_us)) {
     snprintf(reply->error, sizeof reply->error, "the answer is not one of a stillhere server");
-    return HTTP_UNREACHABLE;
+    return HTTP_FOREIGN;
   }
   return HTTP_ANSWERED;
 }
@@ -170,7 +170,7 @@ static bool wait_to_retry(struct renewal *r, enum http_result result, const stru
   int64_t expiry_us = first_expiry(r), now_us = clock_mono_us();
   bool over = expiry_us > 0 ? now_us >= expiry_us : attempt + 1 >= ATTEMPTS_BEFORE_GRANT;
   if (over) {
-    if (reply->status != 200)
+    if (reply->status != 200 || result == HTTP_FOREIGN)
       *code = http_explain(r->http, result, reply);
     else
       *code = EXIT_UNREACHABLE;
@@ -202,12 +202,14 @@ static int keep(struct renewal *r) {
     enum http_result result = heartbeat(r, &reply);
     if (result == HTTP_INTERRUPTED)
       break;
-    if (result == HTTP_UNREACHABLE || (result == HTTP_ANSWERED && r->transient)) {
+    // While a lease is held, a stranger who answers may go away again in time.
+    if (result == HTTP_UNREACHABLE || (result == HTTP_ANSWERED && r->transient) ||
+        (result == HTTP_FOREIGN && first_expiry(r) > 0)) {
       if (!wait_to_retry(r, result, &reply, attempt++, &code))
         break;
       continue;
     }
-    if (result == HTTP_BROKEN || reply.status != 200) {
+    if (result == HTTP_BROKEN || result == HTTP_FOREIGN || reply.status != 200) {
       code = http_explain(r->http, result, &reply);
       break;
     }

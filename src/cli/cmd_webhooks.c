@@ -28,9 +28,10 @@ static void print_target(const json_t *t) {
   if (backlog > 0)
     printf(", the oldest %s", text_ago(age, sizeof age, number_of(t, "oldest_age_ms", 0)));
   printf("; %s%lld given up\n", or_more(dead), (long long)dead);
-  const char *last = text_of(t, "last_error", NULL);
+  const char *last = text_of(t, "last_error", NULL), *since = text_of(t, "failing_since", NULL);
   if (last != NULL)
-    printf("  newest error: %s\n", text_clean(error, sizeof error, last));
+    printf("  newest error: %s%s%s\n", text_clean(error, sizeof error, last), since != NULL ? "; failing since " : "",
+           since != NULL ? text_clean(age, sizeof age, since) : "");
 }
 
 static void print_dead(const json_t *m) {

@@ -22,8 +22,10 @@ static bool grant(struct drill *d, const char *user, const char *role) {
     d->room_used = true;
     return true;
   }
-  drill_refused(d, "it may not keep members (its credential needs the scope admin, or gateway and members:write, for "
-                   "rooms that begin with drill-)");
+  drill_refused(d, d->reply.status == 401 || d->reply.status == 403
+                       ? "it may not keep members (its credential needs the scope admin, or gateway and members:write, "
+                         "for rooms that begin with drill-)"
+                       : "a first member cannot be let in");
   return false;
 }
 

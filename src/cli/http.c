@@ -43,6 +43,7 @@ struct http {
   bool running;
   struct curl_slist *headers;
   struct http_reply *reply;
+  const struct need *need;
   enum http_result result;
 };
 
@@ -55,6 +56,13 @@ void http_trust(const char *file) {
 /// @return the path of an address of the form unix:/path, or NULL
 static const char *unix_path(const char *url) {
   return strncmp(url, "unix:/", 6) == 0 ? url + 5 : NULL;
+}
+
+bool http_url_sane(const char *url) {
+  CURLU *parts = curl_url();
+  bool sane = parts != NULL && curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK;
+  curl_url_cleanup(parts);
+  return sane;
 }
 
 struct http_group *http_group_open(void) {
@@ -254,9 +262,28 @@ static void settle(struct http *http, enum http_result result) {
     reply->status = (int)status;
     if (reply->body.len > 0)
       reply->json = json_loadb(reply->body.data, reply->body.len, 0, NULL);
+    if (status >= 200 && status < 300 && !http_need_met(http->need, reply->json)) {
+      http->result = HTTP_FOREIGN;
+      snprintf(reply->error, sizeof reply->error, "the answer (%ld) is not one of a stillhere server", status);
+    }
   } else if (reply->error[0] == '\0') {
     snprintf(reply->error, sizeof reply->error, "memory ran out");
   }
+}
+
+/// Writes down why there is no answer.
+static void say_fault(struct http *http, CURLcode code) {
+  struct http_reply *reply = http->reply;
+  const char *words = http->curl_error[0] != '\0' ? http->curl_error : curl_easy_strerror(code);
+  long fault = 0;
+  if (code == CURLE_SSL_CACERT_BADFILE && ca_file != NULL)
+    snprintf(reply->error, sizeof reply->error, "%s holds no authorities to trust (%s). See --ca-file", ca_file, words);
+  else if (code == CURLE_COULDNT_CONNECT && unix_path(http->url) != NULL &&
+           curl_easy_getinfo(http->easy, CURLINFO_OS_ERRNO, &fault) == CURLE_OK && fault != 0)
+    // curl would name the host and the port that it makes up for a socket.
+    snprintf(reply->error, sizeof reply->error, "%s", strerror((int)fault));
+  else
+    snprintf(reply->error, sizeof reply->error, "%s", words);
 }
 
 /// Settles what curl has brought to an end. @return how many those were
@@ -269,9 +296,8 @@ static int settle_ended(struct http_group *group) {
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&http) != CURLE_OK || http == NULL)
       continue;
     if (code != CURLE_OK)
-      snprintf(http->reply->error, sizeof http->reply->error, "%s",
-               http->curl_error[0] != '\0' ? http->curl_error : curl_easy_strerror(code));
-    settle(http, code == CURLE_OK ? HTTP_ANSWERED : HTTP_UNREACHABLE);
+      say_fault(http, code);
+    settle(http, code == CURLE_OK ? HTTP_ANSWERED : code == CURLE_SSL_CACERT_BADFILE ? HTTP_BROKEN : HTTP_UNREACHABLE);
     n++;
   }
   return n;
@@ -282,6 +308,7 @@ bool http_begin(struct http *http, const char *method, const char *path, const c
   http_abandon(http);
   http_reply_clear(reply);
   http->reply = reply;
+  http->need = http_need(method, path);
   http->result = HTTP_BROKEN;
   struct buf url = {0};
   buf_puts(&url, unix_path(http->url) != NULL ? "http://localhost" : http->url);

@@ -14,12 +14,14 @@
 
 struct http;
 struct http_group;
+struct need;
 
 enum http_result {
   HTTP_ANSWERED,    ///< status and body are set; any status
   HTTP_UNREACHABLE, ///< no connection, no answer in time, or not HTTP: `error` says it
   HTTP_INTERRUPTED, ///< a signal came first
   HTTP_BROKEN,      ///< a fault on this side (token file, memory): `error` says it, trying again is no use
+  HTTP_FOREIGN,     ///< a 2xx without what this request's answer has: no stillhere server is there; `error` says it
 };
 
 /// Zero-initialised is empty; http_reply_clear() after use.
@@ -54,6 +56,15 @@ void http_group_close(struct http_group *group);
 
 /// Like http_open(), with a connection in @a group.
 struct http *http_open_in(struct http_group *group, const char *url, const char *token_file);
+
+/// Whether the host and the port of an address that begins with http:// or https:// can be ones.
+bool http_url_sane(const char *url);
+
+/// What the answer to a request must have to be one of a stillhere server. Static; NULL: anything goes
+const struct need *http_need(const char *method, const char *path);
+
+/// Whether @a json (may be NULL) has it.
+bool http_need_met(const struct need *need, const json_t *json);
 
 /// Begins a request that http_group_run() carries on. One that was under way is abandoned. @a reply must stay until
 /// the end. @return false when it cannot be sent at all; http_outcome() is HTTP_BROKEN then, `error` says why

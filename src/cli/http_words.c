@@ -58,6 +58,8 @@ const char *http_hint(int status, const char *code) {
   }
   if (status == 401)
     return ". Give a valid token with --token-file";
+  if (status == 404 && code == NULL)
+    return ". A stillhere server gives a reason: is one behind this address? See --url";
   if (status == 429)
     return ". Wait a little, or ask for a higher limit";
   return status >= 500 ? ". Try again later; /readyz and the server's log tell more" : "";
@@ -87,7 +89,7 @@ int http_explain(const struct http *http, enum http_result result, const struct 
              http_url(http), reply->error);
     return EXIT_UNREACHABLE;
   }
-  if (reply->status < 400) {
+  if (result == HTTP_FOREIGN || reply->status < 400) {
     complain("the answer of %s (%d) is not one of a stillhere server. See --url", http_url(http), reply->status);
     return EXIT_UNREACHABLE;
   }

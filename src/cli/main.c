@@ -37,6 +37,8 @@ static int run(const struct options *options) {
     return cmd_webhooks(options);
   case COMMAND_DEV:
     return cmd_dev(options);
+  case COMMAND_HELP:
+    break;
   }
   return EXIT_USAGE;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "base/strict.h"
+#include "cli/http.h"
 #include "cli/options_table.h"
 
 #ifndef PACKAGE_VERSION
@@ -233,6 +235,14 @@ static bool check_command(struct options *o, uint64_t seen, size_t row) {
     complain("usage: stillhere last-seen USER… or stillhere last-seen --room ROOM");
     return false;
   }
+  for (int i = 2; o->command == COMMAND_RENEW && i < o->n_args; i++) {
+    for (int j = i + 1; j < o->n_args; j++) {
+      if (strcmp(o->args[i], o->args[j]) == 0) {
+        complain("the session \"%s\" is named twice", o->args[i]);
+        return false;
+      }
+    }
+  }
   if (o->epoch != NULL && o->since < 0) {
     complain("--epoch needs --since");
     return false;
@@ -246,11 +256,23 @@ static bool check_url(const char *url) {
   if (strncmp(url, "unix:/", 6) == 0)
     return true;
   size_t len = strlen(url);
-  if (!known || len > 1024 || strpbrk(url, "?# \t\r\n") != NULL) {
+  if (!known || len > 1024 || strpbrk(url, "?# \t\r\n") != NULL || !http_url_sane(url)) {
     complain("the address \"%s\" is not like http://127.0.0.1:7470 or unix:/path; see --url and STILLHERE_URL", url);
     return false;
   }
   return true;
+}
+
+/// Over http as well: who names a file means one that is there.
+static bool check_ca_file(const char *path) {
+  char byte;
+  FILE *file = path == NULL ? NULL : fopen(path, "re");
+  bool good = path == NULL || (file != NULL && (fread(&byte, 1, 1, file) == 1 || !ferror(file)));
+  if (!good)
+    complain("%s cannot be read: %s. See --ca-file and STILLHERE_CA_FILE", path, strerror(errno));
+  if (file != NULL)
+    fclose(file);
+  return good;
 }
 
 static const char *from_environment(const char *name) {
@@ -276,6 +298,10 @@ bool options_parse(struct options *options, int argc, char **argv, int *code) {
   if (!read_options(options, argc, argv, &seen, &help, &version))
     return false;
   const char *name = optind < argc ? argv[optind] : NULL;
+  if (name != NULL && strcmp(name, "help") == 0 && argc - optind <= 2 && seen == 0 && !help) {
+    help = true;
+    name = argv[++optind];
+  }
   size_t row = 0;
   while (name != NULL && row < n_commands && strcmp(command_table[row].name, name) != 0)
     row++;
@@ -299,7 +325,7 @@ bool options_parse(struct options *options, int argc, char **argv, int *code) {
   options->args = argv + optind + 1;
   options->n_args = argc - optind - 1;
   return check_command(options, seen, row) && check_url(options->url) &&
-         (options->second_url == NULL || check_url(options->second_url));
+         (options->second_url == NULL || check_url(options->second_url)) && check_ca_file(options->ca_file);
 }
 
 void options_free(struct options *options) {

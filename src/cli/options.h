@@ -38,6 +38,7 @@ enum command {
   COMMAND_BENCH = 1024,
   COMMAND_DRILL = 2048,
   COMMAND_WEBHOOKS = 4096,
+  COMMAND_HELP = 8192, ///< options_parse() has done it
 };
 
 /// Strings belong to argv or the environment, but for meta.

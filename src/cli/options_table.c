@@ -26,6 +26,7 @@ const struct command_row command_table[] = {
     {"drill", COMMAND_DRILL, 0, 0, "drill", "prove a running deployment right, in ten seconds"},
     {"bench", COMMAND_BENCH, 0, 0, "bench", "put a small load on a deployment and measure it"},
     {"dev", COMMAND_DEV, 0, 0, "dev", "start a private PostgreSQL and the server on it"},
+    {"help", COMMAND_HELP, 0, 1, "help [COMMAND]", "print this, or the help of one command"},
 };
 
 const struct option_row option_table[] = {
@@ -63,8 +64,8 @@ const struct option_row option_table[] = {
     {"token-file", OPTION_TOKEN_FILE, COMMANDS_CLIENT, "FILE", "send the token in it ($STILLHERE_TOKEN_FILE)"},
     {"ca-file", OPTION_CA_FILE, COMMANDS_CLIENT, "FILE", "trust these authorities over https ($STILLHERE_CA_FILE)"},
     {"json", OPTION_JSON, COMMANDS_ALL, NULL, "print JSON, one object a line"},
-    {"help", OPTION_HELP, COMMANDS_ALL, NULL, "print this"},
-    {"version", OPTION_VERSION, COMMANDS_ALL, NULL, "print the version"},
+    {"help", OPTION_HELP, COMMANDS_ALL | COMMAND_HELP, NULL, "print this"},
+    {"version", OPTION_VERSION, COMMANDS_ALL | COMMAND_HELP, NULL, "print the version"},
 };
 
 const size_t n_commands = ARRAY_LEN(command_table);
@@ -96,7 +97,7 @@ void options_help(unsigned command) {
     int pad = strstr(command_table[i].synopsis, "…") == NULL ? 28 : 30;
     printf("  %-*s %s\n", pad, command_table[i].synopsis, command_table[i].help);
   }
-  puts("\nOptions of all commands but dev and token:");
+  puts("\nOptions of all commands but dev, token and help:");
   print_options(COMMAND_WHO);
   puts("\n`stillhere COMMAND --help` tells the options of one command.\n"
        "Exit status: 0 done, 1 the server said no, 2 wrong usage, 3 the server was not reached,\n"

@@ -92,6 +92,7 @@ struct replay {
   struct change change;
   char target[WEBHOOK_NAME_MAX + 1], room_id[IDENT_MAX + 1]; ///< room_id empty: all rooms
   int64_t message;                                           ///< 0: all
+  bool known;
   int64_t replayed;
 };
 
@@ -105,10 +106,15 @@ static void replay_free(struct change *c) {
 
 static enum db_status run(struct db *db, struct change *c) {
   struct replay *a = replay_of(c);
-  return webhook_replay(db, a->target, a->room_id[0] != '\0' ? a->room_id : NULL, a->message, &a->replayed);
+  return webhook_replay(db, a->target, a->room_id[0] != '\0' ? a->room_id : NULL, a->message, &a->known, &a->replayed);
 }
 
 static void answer(struct request *r, struct change *c) {
+  if (!replay_of(c)->known) {
+    request_problem(r, 404, "not_found", "target",
+                    "there is no such target: it is not configured, and nothing is left of it");
+    return;
+  }
   struct buf text = {0};
   jo_object(&text);
   jo_kint(&text, "replayed_events", replay_of(c)->replayed);

@@ -14,6 +14,7 @@
 #include "base/address.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/log_limit.h"
 #include "base/metric.h"
 #include "base/rand.h"
 #include "store/webhook.h"
@@ -34,6 +35,9 @@
 #define REPLY_MAX 65536
 /// A longer head is a failure.
 #define HEAD_MAX 65536
+/// Of a target so many lines at once after a silence, for each of the two kinds, and in the long run one in so long.
+#define LINES_BURST 4
+#define LINES_EVERY_US INT64_C(60000000)
 
 /// One message on its way.
 struct flight {
@@ -48,6 +52,14 @@ struct flight {
   char token[21];
   struct webhook_message message;
   size_t received, head; ///< bytes of the reply's body, and of its head
+  bool whole;            ///< the empty line that ends the head has come
+};
+
+/// What the log was last told of a target by this instance.
+struct health {
+  char name[WEBHOOK_NAME_MAX + 1];
+  bool failing;
+  struct log_limit turns, deaths;
 };
 
 struct webhook {
@@ -60,7 +72,8 @@ struct webhook {
   bool had_targets;
   size_t first_target; ///< whose turn it is to be asked first
   uint32_t hurry;      ///< a bit for each target that is to be asked again before its time, by its place in hurry_of
-  const struct webhook_targets *hurry_of; ///< only compared
+  const struct webhook_targets *hurry_of;    ///< only compared
+  struct health health[WEBHOOK_TARGETS_MAX]; ///< by the target's place in its set
   atomic_bool stopping;
   int64_t stop_us; ///< monotonic, set before `stopping`
   pthread_t thread;
@@ -79,11 +92,14 @@ static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_so
   return socket(addr->family, addr->socktype | SOCK_CLOEXEC, addr->protocol);
 }
 
-/// libcurl would keep a head of any length.
+/// libcurl would keep a head of any length, and takes one for good that ends after its first line.
 static size_t count_head(char *bytes, size_t size, size_t n, void *ctx) {
   struct flight *f = ctx;
-  (void)bytes;
   f->head += size * n;
+  if (f->received == 0 && size * n >= 5 && memcmp(bytes, "HTTP/", 5) == 0)
+    f->whole = false; // perhaps behind a 1xx, whose head was whole
+  else if (size * n >= 1 && (bytes[0] == '\r' || bytes[0] == '\n'))
+    f->whole = true;
   return f->head <= HEAD_MAX ? size * n : 0;
 }
 
@@ -211,15 +227,47 @@ static enum webhook_verdict judge(struct flight *f, CURLcode code, char *error, 
   curl_off_t asked = 0;
   (void)curl_easy_getinfo(f->easy, CURLINFO_RESPONSE_CODE, &status);
   (void)curl_easy_getinfo(f->easy, CURLINFO_RETRY_AFTER, &asked);
-  bool answered = code == CURLE_OK || (code == CURLE_WRITE_ERROR && f->received > REPLY_MAX);
+  bool ended = code == CURLE_OK || (code == CURLE_WRITE_ERROR && f->received > REPLY_MAX);
+  bool answered = ended && f->whole;
   *retry_after_s = answered && (status == 429 || status == 503) ? (int64_t)asked : 0;
   if (answered)
     (void)snprintf(error, size, "status %ld", status);
   else if (f->refused)
     (void)snprintf(error, size, "its address is not a public one (webhook_allow_private)");
+  else if (ended)
+    (void)snprintf(error, size, "the answer ended inside its head");
   else
     (void)snprintf(error, size, "%s", curl_easy_strerror(code));
   return answered ? webhook_judge(status) : WEBHOOK_AGAIN;
+}
+
+static struct health *health_of(struct webhook *w, const struct flight *f) {
+  struct health *h = &w->health[f->target - f->set->list];
+  if (strcmp(h->name, f->target->name) != 0) { // a reload has moved them
+    *h = (struct health){0};
+    (void)snprintf(h->name, sizeof h->name, "%s", f->target->name);
+  }
+  return h;
+}
+
+/// Logs the turn from good to bad, and back. A line that is too many is made up for by the next message: the last one
+/// is always right.
+static void tell_turn(struct health *h, bool good, const char *error) {
+  int64_t left_out;
+  if (h->failing != good || !log_limit_take_every(&h->turns, LINES_EVERY_US, LINES_BURST, clock_mono_us(), &left_out))
+    return;
+  h->failing = !good;
+  if (good)
+    log_info("webhook %s: it works again", h->name);
+  else
+    log_warning("webhook %s: it has begun to fail: %s", h->name, error);
+}
+
+static void tell_death(struct health *h, const char *room_id, const char *error) {
+  int64_t left_out;
+  if (log_limit_take_every(&h->deaths, LINES_EVERY_US, LINES_BURST, clock_mono_us(), &left_out))
+    log_warning("webhook %s: a message of room \"%s\" was given up: %s; left out before: %lld", h->name, room_id, error,
+                (long long)left_out);
 }
 
 /// @return false when the database could not be told
@@ -229,6 +277,7 @@ static bool landed(struct webhook *w, struct flight *f, CURLcode code) {
   enum webhook_verdict verdict = judge(f, code, error, sizeof error, &retry_after_s);
   const char *name = f->target->name;
   (void)curl_multi_remove_handle(w->multi, f->easy);
+  tell_turn(health_of(w, f), verdict == WEBHOOK_OK, error);
   if (verdict == WEBHOOK_AGAIN && !f->message.lasts)
     verdict = WEBHOOK_REFUSED;
   enum db_status status;
@@ -244,7 +293,7 @@ static bool landed(struct webhook *w, struct flight *f, CURLcode code) {
   } else {
     status = webhook_bury(w->db, name, f->token, &f->message, error);
     metric_add(METRIC_WEBHOOK_DEAD, 1);
-    log_warning("webhook %s: a message was given up: %s", name, error);
+    tell_death(health_of(w, f), f->message.room_id, error);
   }
   if (status != DB_OK) // the claim runs out, and it is sent again
     log_warning("webhook %s: what became of a message could not be written; it is sent once more", name);

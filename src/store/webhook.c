@@ -103,16 +103,20 @@ static const struct db_stmt lock_stmt = {
 };
 
 // A new statement, so that it sees all events up to the newest of the locked lane. What a message consists of is fixed
-// here, the first time, so that every attempt has the same id and the same bytes.
+// here, the first time, so that every attempt has the same id and the same bytes. It ends where the epoch changes, as
+// it does between what a restore has brought back and what came after: while the smallest is the greatest, they are
+// one.
 static const struct db_stmt claim_stmt = {
     .name = "webhook_lanes_claim",
     .sql = "UPDATE stillhere.webhook_lane l SET claim = $4, claimed_until = clock_timestamp() + interval '30 s',"
            " message_through = COALESCE(l.message_through, CASE WHEN l.replay THEN"
            " (SELECT min(e.message) FROM stillhere.webhook_event e WHERE e.room_id = l.room_id AND e.target = l.target"
            " AND e.replay AND e.dead_at IS NULL) ELSE"
-           " (SELECT max(m.revision) FROM (SELECT e.revision FROM stillhere.webhook_event e"
+           " (SELECT max(o.revision) FROM (SELECT m.revision, min(m.epoch) OVER up = max(m.epoch) OVER up AS same"
+           " FROM (SELECT e.revision, split_part(e.event_id, ':', 1) AS epoch FROM stillhere.webhook_event e"
            " WHERE e.room_id = l.room_id AND e.target = l.target AND NOT e.replay AND e.revision > l.done"
-           " AND e.dead_at IS NULL ORDER BY e.revision LIMIT $5) m) END, l.newest)"
+           " AND e.dead_at IS NULL ORDER BY e.revision LIMIT $5) m WINDOW up AS (ORDER BY m.revision)) o"
+           " WHERE o.same) END, l.newest)"
            " FROM unnest($2::text[], $3::bool[]) AS i(room_id, replay)"
            " WHERE l.target = $1 AND l.room_id = i.room_id AND l.replay = i.replay",
 };

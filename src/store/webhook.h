@@ -82,7 +82,9 @@ enum db_status read_webhooks_dead(struct db *db, const char *target, const struc
                                   struct buf *out);
 
 /// Sends dead messages again, with the same ids and bodies. Runs a transaction. @param room_id NULL: all rooms
-/// @param message 0: all of them @param[out] n events
-enum db_status webhook_replay(struct db *db, const char *target, const char *room_id, int64_t message, int64_t *n);
+/// @param message 0: all of them @param[out] known false: read_webhooks() would not list such a target, nothing is done
+/// @param[out] n events
+enum db_status webhook_replay(struct db *db, const char *target, const char *room_id, int64_t message, bool *known,
+                              int64_t *n);
 
 #endif

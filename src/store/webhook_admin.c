@@ -165,12 +165,15 @@ enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, i
 // -- lists
 // -------------------------------------------------------------------------------------------------------------
 
-// The targets of the configuration, then those that events wait for without being in it any more.
+// The targets of the configuration, then those that events wait for without being in it any more. A lane keeps its
+// error until its next success; it is shown while something of its room waits or is dead.
 static const struct db_stmt targets_stmt = {
     .name = "webhook_targets_read",
     .sql = "SELECT i.name, b.n, b.age, d.n,"
            " (SELECT l.last_error FROM stillhere.webhook_lane l WHERE l.target = i.name AND l.last_error IS NOT NULL"
-           " ORDER BY l.due_at DESC LIMIT 1)"
+           " AND (l.newest > l.done OR EXISTS (SELECT FROM stillhere.webhook_event e WHERE e.target = l.target"
+           " AND e.room_id = l.room_id AND e.dead_at IS NOT NULL)) ORDER BY l.due_at DESC LIMIT 1),"
+           " (SELECT min(l.failing_since) FROM stillhere.webhook_lane l WHERE l.target = i.name AND l.newest > l.done)"
            " FROM (SELECT name, n FROM unnest($2::text[]) WITH ORDINALITY AS c(name, n) UNION ALL"
            " SELECT o.target, NULL FROM (SELECT target FROM stillhere.webhook_lane WHERE newest > done UNION"
            " SELECT target FROM stillhere.webhook_event WHERE dead_at IS NOT NULL) o WHERE o.target <> ALL($2)) i,"
@@ -201,6 +204,11 @@ enum db_status read_webhooks(struct db *db, const struct webhook_targets *set, s
     jo_kint(out, "oldest_age_ms", db_int8(r, i, 2));
     jo_kint(out, "dead", db_int8(r, i, 3));
     jo_kstr(out, "last_error", db_null(r, i, 4) ? NULL : db_text(r, i, 4));
+    jo_key(out, "failing_since");
+    if (db_null(r, i, 5))
+      jo_null(out);
+    else
+      jo_time(out, db_time(r, i, 5));
     jo_object_end(out);
   }
   jo_array_end(out);
@@ -301,13 +309,47 @@ static const struct db_stmt replay_events_stmt = {
            " AND l.newest >= e.revision",
 };
 
+// Whether read_webhooks() would list a target that is not configured.
+static const struct db_stmt left_stmt = {
+    .name = "webhook_target_left",
+    .sql = "SELECT EXISTS (SELECT FROM stillhere.webhook_lane WHERE target = $1 AND newest > done) OR EXISTS"
+           " (SELECT FROM stillhere.webhook_event WHERE target = $1 AND dead_at IS NOT NULL)",
+};
+
 struct replay {
   const char *target, *room_id;
   int64_t message, n;
+  bool known;
 };
+
+static bool configured(const char *target) {
+  struct webhook_targets *set = webhook_targets_get();
+  bool found = false;
+  for (size_t i = 0; set != NULL && i < set->n; i++)
+    found |= strcmp(set->list[i].name, target) == 0;
+  webhook_targets_put(set);
+  return found;
+}
+
+static enum db_status look_for(struct db *db, struct replay *a) {
+  struct db_params params = {0};
+  db_p_text(&params, a->target);
+  PGresult *r = NULL;
+  enum db_status status = db_run(db, &left_stmt, &params, &r);
+  if (status == DB_OK)
+    a->known = db_bool(r, 0, 0);
+  PQclear(r);
+  db_params_clear(&params);
+  return status;
+}
 
 static enum db_status replay_work(struct db *db, void *ctx) {
   struct replay *a = ctx;
+  a->n = 0;
+  a->known = configured(a->target);
+  enum db_status found = a->known ? DB_OK : look_for(db, a);
+  if (found != DB_OK || !a->known)
+    return found;
   struct db_params params = {0};
   db_p_text(&params, a->target);
   db_p_text(&params, a->room_id);
@@ -323,9 +365,11 @@ static enum db_status replay_work(struct db *db, void *ctx) {
   return status;
 }
 
-enum db_status webhook_replay(struct db *db, const char *target, const char *room_id, int64_t message, int64_t *n) {
+enum db_status webhook_replay(struct db *db, const char *target, const char *room_id, int64_t message, bool *known,
+                              int64_t *n) {
   struct replay a = {.target = target, .room_id = room_id, .message = message};
   enum db_status status = db_transaction(db, replay_work, &a);
+  *known = a.known;
   *n = a.n;
   return status;
 }

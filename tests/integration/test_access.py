@@ -144,7 +144,7 @@ ROUTES = {
     ("GET", "/readyz"): on(everybody, "/readyz", dimensions=""),
     ("GET", "/webhooks"): on(may_administer, "/webhooks", dimensions=""),
     ("GET", "/webhooks/dead"): on(may_administer, "/webhooks/dead", dimensions=""),
-    ("POST", "/webhooks/replay"): on(may_administer, "/webhooks/replay", (200,), lambda cell: {"target": "t"}, ""),
+    ("POST", "/webhooks/replay"): on(may_administer, "/webhooks/replay", (404,), lambda cell: {"target": "t"}, ""),
     ("GET", "/metrics"): on(everybody, "/metrics", dimensions=""),
     ("GET", "/openapi.json"): on(everybody, "/openapi.json", dimensions=""),
 }

@@ -143,7 +143,9 @@ class Cli(Case):
         self.run_it("watch", room, "--kinds", "no.such", expect=1)
         for args in (["renew", room], ["who"], ["who", ".."], ["who", room, "--meta", "{}"], ["close", room, "an", "s", "x"],
                      ["nothing"], [], ["renew", room, "an", "--meta", "[]"], ["watch", room, "--since", "-1"],
-                     ["who", room, "--url", "ftp://x"], ["renew", room, "an", "--ttl-ms"], ["who", room, "--wat"]):
+                     ["who", room, "--url", "ftp://x"], ["who", room, "--url", "http://"],
+                     ["who", room, "--url", "http://h:99999"], ["who", room, "--url", "https://:1"],
+                     ["renew", room, "an", "b", "c", "c"], ["renew", room, "an", "--ttl-ms"], ["who", room, "--wat"]):
             with self.subTest(args=args):
                 self.assertRegex(self.run_it(*args, expect=2).stderr(), "^stillhere: .")
 

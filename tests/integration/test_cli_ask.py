@@ -20,11 +20,12 @@ CLIENTS = (["renew", "r", "u", "s"], ["close", "r", "u", "s"], ["who", "r"], ["r
 
 
 class Refusing:
-    """A server that notes what it is asked, and says the same to everything."""
+    """A server that notes what it is asked, and says the same to everything: a refusal, or `body`."""
 
-    def __init__(self, status, code):
+    def __init__(self, status, code, body=None):
         noted = self.noted = []
-        body = json.dumps({"status": status, "code": code, "title": "No", "detail": "said the test"}).encode()
+        server = self
+        self.body = body or json.dumps({"status": status, "code": code, "title": "No", "detail": "said the test"}).encode()
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -35,6 +36,7 @@ class Refusing:
             def refuse(self):
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 noted.append((self.command, self.path, self.headers.get("Authorization")))
+                body = server.body
                 try:
                     self.send_response(status)
                     self.send_header("Content-Type", "application/problem+json")
@@ -79,14 +81,20 @@ class Asking(Case):
 class Everywhere(Asking):
     autostart = False
 
-    def refusing(self, status, code):
-        server = Refusing(status, code)
+    def refusing(self, status, code, body=None):
+        server = Refusing(status, code, body)
         self.addCleanup(server.close)
         return server
 
     def test_all_commands_are_here(self):
         offered = re.findall(r"(?m)^  ([a-z-]+)", self.run_it("--help", url="http://x").stdout().split("\n\n")[1])
-        self.assertEqual({c[0] for c in CLIENTS}, set(offered) - {"token", "dev"})
+        self.assertEqual({c[0] for c in CLIENTS}, set(offered) - {"token", "dev", "help"})
+
+    def test_help_is_a_word_too(self):
+        for args, same in ((["help"], ["--help"]), (["help", "who"], ["who", "--help"])):
+            self.assertEqual(self.run_it(*args, url="http://x").stdout(), self.run_it(*same, url="http://x").stdout())
+        self.assertIn('no command "nosuch"', self.run_it("help", "nosuch", url="http://x", expect=2).stderr())
+        self.assertIn("usage: stillhere help", self.run_it("help", "who", "r", url="http://x", expect=2).stderr())
 
     def test_address_and_token(self):
         """From the environment or by options, which win; the token goes with every request, and into no output."""
@@ -137,6 +145,63 @@ class Everywhere(Asking):
             for args, command in runs:
                 command.signal()  # those who try to put things in order leave that too
                 self.assertIn(command.wait(10), (0, 3), (args, command.stderr()))
+
+    def test_a_server_of_another_kind(self):
+        """A sign-in page says 200 too; and so may JSON, without what was asked for or with something else in its place."""
+        mixed = dict.fromkeys(("results", "lease", "rooms", "leases", "decision", "mode", "state", "users", "members",
+                               "user_id", "targets", "dead"), 1)
+        mixed.update(replayed_events="1", seq="1", cursors={})
+        for body in (b"<html>Please sign in</html>", b"{}", b"[]", json.dumps(mixed).encode()):
+            server = self.refusing(200, None, body)
+            for args, command in [(args, self.start(args, server.base)) for args in CLIENTS]:
+                self.assertEqual(command.wait(30), 3, (args, body, command.stdout(), command.stderr()))
+                self.assertIn("the answer of %s (200) is not one of a stillhere server. See --url" % server.base,
+                              command.stderr(), args)
+                self.assertEqual(command.stdout(), "", args)
+                self.assertEqual(len(command.stderr().splitlines()), 1, (args, command.stderr()))
+        few = self.refusing(200, None, b'{"results":[]}')
+        self.assertIn("is not one of", self.run_it("renew", "r", "u", "s", url=few.base, expect=3).stderr())
+
+    def test_a_held_lease_outlasts_a_stranger(self):
+        lease = {"room_id": "r", "user_id": "u", "session_id": "s", "revision": 1, "ttl_ms": 60000}
+        good = json.dumps({"results": [{"decision": "accepted", "granted": True, "lease": lease, "renew_after_ms": 100}]})
+        server = self.refusing(200, None, good.encode())
+        command = self.start(["renew", "r", "u", "s", "--no-close"], server.base)
+        self.wait_until(lambda: "u/s is in r" in command.stdout(), 10, "the lease")
+        server.body = b"<html>Please sign in</html>"
+        self.wait_until(lambda: "trying again until the lease runs out" in command.stderr(), 10, "the stranger")
+        self.assertIn("not one of a stillhere server", command.stderr())
+        server.body = good.encode()
+        self.wait_until(lambda: "renewed again" in command.stderr(), 20, "the server")
+        command.signal()
+        self.assertEqual(command.wait(), 0, command.stderr())
+
+    def test_nothing_was_granted(self):
+        """So there is nothing that could not be closed, and why is said: a scope is not missing where no server is."""
+        page, moved = b"<html>Not here</html>", "the answer of .* (301) is not one of a stillhere server"
+        servers = [(self.refusing(404, None, page), 1, "the server answered 404, .*See --url"),
+                   (self.refusing(301, None, page), 3, re.escape(moved).replace(r"\.\*", ".*")),
+                   (self.refusing(404, "not_found"), 1, "the server answered 404, not_found: said the test"),
+                   (self.refusing(403, "outside_rooms"), 1, "the server answered 403, outside_rooms"),
+                   (self.refusing(503, "stopping"), 3, "the server answered 503, stopping")]
+        for server, code, words in servers:
+            for args in (["bench", "--sessions", "4"], ["drill"]):
+                text = self.run_it(*args, url=server.base, expect=code).stderr()
+                self.assertRegex(text, words)
+                self.assertNotIn("could not be closed", text)
+                self.assertEqual("needs the scope" in text, args == ["drill"] and "403" in text, text)
+        nobody = "http://127.0.0.1:%d" % free_port()
+        self.assertNotIn("could not be closed", self.run_it("bench", url=nobody, expect=3).stderr())
+
+    def test_a_socket_that_is_not_there(self):
+        text = self.run_it("who", "r", url="unix:/nonexistent/socket", expect=3).stderr()
+        self.assertIn("unix:/nonexistent/socket is not reached (No such file or directory)", text)
+        self.assertNotIn("localhost", text)
+
+    def test_a_file_of_authorities_that_is_none(self):
+        for path, url in (("/nonexistent", "https://127.0.0.1:9"), (self.directory, "http://127.0.0.1:9")):
+            text = self.run_it("who", "r", "--ca-file", path, url=url, expect=2).stderr()
+            self.assertRegex(text, r"stillhere: %s .*See --ca-file" % path)
 
     def test_a_token_file_that_is_none(self):
         for path in ("/nonexistent", self.token_file("two", "one\ntwo")):

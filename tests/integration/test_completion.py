@@ -51,9 +51,10 @@ class Bash(Case):
         self.assertGreater(len(commands), 10)
         self.assertEqual(set(self.complete(COMMAND, "")), set(commands) | {"--help", "--version"})
         self.assertEqual(self.complete(COMMAND, "wat"), ["watch"])
+        self.assertEqual(set(self.complete(COMMAND, "help", "")), set(commands))
         for command in commands:
             options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", self.help(COMMAND, command), re.M))
-            self.assertIn("--json", options)
+            self.assertIn("--json" if command != "help" else "--version", options)
             self.assertEqual(set(self.complete(COMMAND, command, "--")), options, command)
 
     def test_values(self):

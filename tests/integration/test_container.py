@@ -39,9 +39,10 @@ class Container(Case):
         self.assertEqual([v.split(" AS ")[0] for v in self.values("FROM")], ["debian:12-slim"] * 2)
         self.assertEqual(self.values("STOPSIGNAL"), ["SIGTERM"])
         (user,) = self.values("USER")
-        uid = user.split(":")[0]
+        uid, gid = user.split(":")
         self.assertGreater(int(uid), 0)
-        self.assertIn("--uid %s " % uid, self.values("RUN")[1])
+        self.assertIn("useradd --uid %s --gid %s " % (uid, gid), self.values("RUN")[1])
+        self.assertIn("groupadd --gid %s " % gid, self.values("RUN")[1])
         after = self.lines[[w for w, _ in self.lines].index("USER"):]
         self.assertFalse({w for w, _ in after} & {"RUN", "COPY", "ADD"}, "nothing is written as that user")
         for script in self.values("RUN"):
@@ -80,6 +81,50 @@ class Container(Case):
         needed = {owners[name] for name in files}
         needed = {n for n in needed if not NOT_COUNTED.fullmatch(n)}
         self.assertEqual(set(listed) - {"ca-certificates"}, needed)
+
+    def packages(self, scope):
+        """What contrib/lib.sh would install where nothing is there."""
+        none = "; ".join("has_%s() { false; }" % kind for kind in ("command", "header", "library", "module", "postgres"))
+        done = tool("bash", "-uc", ". contrib/lib.sh; %s; missing_packages %s" % (none, scope), cwd=TREE)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return set(done.stdout.split())
+
+    def test_it_is_built_without_the_database(self):
+        (scope,) = re.findall(r"ensure_packages( \w+)?'", self.values("RUN")[0])
+        built, run, tests = self.packages(scope), self.packages(""), self.packages("tests")
+        self.assertTrue({"gcc", "libpq-dev", "libmicrohttpd-dev"} <= built, built)
+        self.assertEqual(run - built, {"postgresql"})
+        self.assertTrue(run < tests)
+
+    def left_out(self):
+        """The lines of .dockerignore, which .containerignore repeats, as expressions on whole paths."""
+        texts = []
+        for name in (".containerignore", ".dockerignore"):
+            with open(os.path.join(TREE, name), encoding="utf-8") as f:
+                texts.append(f.read())
+        self.assertEqual(*texts)
+        lines = [line for line in texts[0].splitlines() if line and not line.startswith("#")]
+        self.assertFalse([line for line in lines if line.startswith(("!", "/")) or "?" in line or "[" in line])
+        words = {"**/": "(.*/)?", "*": "[^/]*"}
+        return [re.compile(re.sub(r"\*\*/|\*|[^*]+", lambda m: words.get(m[0]) or re.escape(m[0]), line) + "(/.*)?")
+                for line in lines]
+
+    def test_what_goes_into_the_build(self):
+        """Neither history nor other builds nor keys that lie in the clone; and of the sources all."""
+        out = self.left_out()
+        for path in (".git/config", "build/stillhered", "build-check/x", "jwt.secret", "webhook_secret", "etc/tls.key",
+                     "fullchain.pem", "contrib/.env", ".pgpass", "an.token", "src/db/db.o", "debian/rules", "config.status",
+                     "src/db/migrations_data.c", "tests/js/node_modules/x.js"):
+            self.assertTrue(any(e.fullmatch(path) for e in out), path)
+        lost = []
+        for top in ("src", "sql", "contrib", "doc", "etc", "scripts", "tests"):
+            for directory, _, files in os.walk(os.path.join(TREE, top)):
+                names = [os.path.relpath(os.path.join(directory, name), TREE) for name in files]
+                lost += [n for n in names if n.endswith((".c", ".h", ".sql", ".js", ".in", ".sh", ".conf", ".md")) and
+                         not n.endswith("_data.c") and any(e.fullmatch(n) for e in out)]
+        self.assertEqual(lost, [])
+        for path in ("Makefile.am", "configure.ac", "autogen.sh", "contrib/lib.sh", "contrib/debian/rules"):
+            self.assertFalse(any(e.fullmatch(path) for e in out), path)
 
     def check_health(self, base):
         (line,) = self.values("HEALTHCHECK")

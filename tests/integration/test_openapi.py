@@ -284,6 +284,7 @@ class Produced(Guarded):
         self.ask("GET", "/webhooks/dead")
         receiver.answer = lambda delivery: 200
         self.ask("POST", "/webhooks/replay", {"target": "default", "room_id": room})
+        self.ask("POST", "/webhooks/replay", {"target": "nosuch"}, status=404)
 
     def service(self):
         for path in ("/", "/www/stillhere.js", "/www/style.css", "/www/icon.svg", "/openapi.json"):

@@ -5,6 +5,7 @@ import glob
 import os
 import shutil
 import subprocess
+import tempfile
 
 from harness.case import Case
 from harness.daemon import free_port
@@ -15,6 +16,26 @@ TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 #: What a build leaves in a tree, and what a package has no use for.
 LEFT_OUT = shutil.ignore_patterns(".git", "build*", "b", "__pycache__", "autom4te.cache", "Makefile", "config.status",
                                   "config.log", "*.o", "*.a", "fuzz", "soak", "bench", "node_modules")
+
+#: As README.md says.
+BUILD = "cp -r contrib/debian debian && dpkg-buildpackage -b -us -uc"
+
+#: Stand in for the programs that maintainer scripts call: they note it, and the service is what two files say.
+FAKES = {
+    "systemctl": """case " $* " in
+*" is-enabled "*) [ -e "$STATE/enabled" ] && echo enabled && exit 0; echo disabled; exit 1 ;;
+*" is-active "*) [ -e "$STATE/active" ]; exit $? ;;
+esac
+echo "systemctl $*" >>"$STATE/log"
+""",
+    "deb-systemd-helper": """echo "deb-systemd-helper $*" >>"$STATE/log"
+[ "$2" != was-enabled ]
+""",
+    # The real one, which decides what is started; but no policy of the machine that tests keeps it from that.
+    "deb-systemd-invoke": 'DPKG_ROOT=$STATE exec /usr/bin/deb-systemd-invoke "$@"\n',
+    "systemd-sysusers": "",
+    "systemd-tmpfiles": "",
+}
 
 
 class Package(Case):
@@ -31,8 +52,8 @@ class Package(Case):
         for name in ("bench", "fuzz", "soak"):  # named in Makefile.am
             if os.path.isdir(os.path.join(TREE, "tests", name)):
                 shutil.copytree(os.path.join(TREE, "tests", name), os.path.join(source, "tests", name))
-        shutil.copytree(os.path.join(TREE, "contrib", "debian"), os.path.join(source, "debian"))
-        cls.built = cls.run_tool("dpkg-buildpackage", "-b", "-us", "-uc", "-Pnocheck", cwd=source, fake=True)
+        shutil.rmtree(os.path.join(source, "debian"), ignore_errors=True)  # of somebody who built it here
+        cls.built = cls.run_tool("sh", "-c", BUILD, cwd=source, fake=True)
         cls.debs = glob.glob(os.path.join(cls.work, "stillhere_*.deb"))
         cls.root = os.path.join(cls.work, "root")
 
@@ -55,6 +76,53 @@ class Package(Case):
         self.look_around()
         self.migrate_as_documented()
         self.serve()
+
+    def test_how_it_is_built_is_documented(self):
+        with open(os.path.join(TREE, "README.md"), encoding="utf-8") as f:
+            self.assertIn("\n%s\n" % BUILD, f.read())
+
+    def maintain(self, script, *args, states=()):
+        """Runs a maintainer script as dpkg does. @return what it told systemd, without the options"""
+        with tempfile.TemporaryDirectory(dir=self.work) as fake:
+            for name, text in FAKES.items():
+                with open(os.path.join(fake, name), "w", encoding="ascii") as f:
+                    f.write("#!/bin/sh\n" + text)
+                os.chmod(f.name, 0o755)
+            for name in (*states, "log"):
+                with open(os.path.join(fake, name), "w", encoding="ascii"):
+                    pass
+            control = os.path.join(fake, "control")
+            self.assertEqual(self.run_tool("dpkg-deb", "-e", self.debs[0], control).returncode, 0)
+            path = os.path.join(control, script)
+            if not os.path.exists(path):
+                return []
+            # They ask by this directory whether systemd runs.
+            with open(path, encoding="utf-8") as f:
+                text = f.read().replace("/run/systemd/system", fake)
+            done = subprocess.run(["sh", "-c", text, script, *args], env={"PATH": fake + ":/usr/bin:/bin", "STATE": fake},
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  check=False)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            with open(os.path.join(fake, "log"), encoding="utf-8") as f:
+                log = f.read()
+        return [" ".join(w for w in line.split()[1:] if not w.startswith("-")) for line in log.splitlines()
+                if "state" not in line and "installed" not in line and "mask" not in line and "was-enabled" not in line]
+
+    def test_what_becomes_of_the_service(self):
+        """At an installation nothing but that systemd reads its units; an upgrade restarts it with the new files where it
+        runs or is enabled; a removal stops it; a purge leaves nothing enabled."""
+        unit = "stillhered.service"
+        self.assertEqual(self.built.returncode, 0, self.built.stdout[-4000:])
+        self.assertEqual(self.maintain("postinst", "configure", ""), ["daemon-reload"])
+        for states in ({"active"}, {"active", "enabled"}):
+            for before in (("preinst", "upgrade", "0.0.1"), ("prerm", "upgrade", "0.1.0"), ("postrm", "upgrade", "0.1.0")):
+                self.assertEqual(self.maintain(*before, states=states), [], before)
+            self.assertEqual(self.maintain("postinst", "configure", "0.0.1", states=states),
+                             ["daemon-reload", "restart " + unit])
+        self.assertEqual(self.maintain("postinst", "configure", "0.0.1"), ["daemon-reload"])
+        self.assertEqual(self.maintain("prerm", "remove", states={"active", "enabled"}), ["stop " + unit])
+        self.assertEqual(self.maintain("postrm", "remove", states={"enabled"}), ["daemon-reload"])
+        self.assertEqual(self.maintain("postrm", "purge"), ["purge " + unit])
 
     def install(self):
         for path in ("var/lib/dpkg", "etc"):

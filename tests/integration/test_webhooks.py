@@ -170,6 +170,8 @@ class Failing(Base):
         self.assertGreaterEqual(first[1].at - first[0].at, 0.45)
         self.assertGreaterEqual(first[2].at - first[1].at, 0.95)
         self.assertEqual([e["event_id"] for e in r.events(room)], self.written(room))
+        self.wait_until(lambda: "webhook default: it works again" in d.text(), 5, "the good news")
+        self.assertEqual(d.text().count("webhook default: it has begun to fail: status 50"), 1)
         self.end(d)
 
     def test_410_is_dead_at_once_and_429_waits_as_asked(self):
@@ -195,14 +197,17 @@ class Failing(Base):
         r = self.receiver(lambda delivery: 500)
         self.allow_log = ["given up"]
         d = self.hooked(r, webhook_give_up_ms=2000)
-        room = self.room()
-        self.grant(room, "s", 1, base=d.base)
+        for _ in range(16):
+            self.grant(self.room(), "s", 1, base=d.base)
+        self.wait_until(lambda: self.ok(self.client.get(d.base, "/webhooks"))["targets"][0]["failing_since"], 10, "since when")
         self.wait_until(lambda: self.count("webhook_event") == int(self.q(
             "SELECT count(*) FROM stillhere.webhook_event WHERE dead_at IS NOT NULL")), 20, "giving up")
         n = len(r.all())
         self.assertGreaterEqual(n, 2)
         self.pause(1.5)
         self.assertEqual(len(r.all()), n, "it is not tried any more")
+        self.assertIn(d.text().count(" was given up: status 500"), range(1, 8), "the log is not flooded")
+        self.assertEqual(d.text().count("it has begun to fail"), 1)
         self.end(d)
 
     def test_a_room_that_fails_holds_up_no_other_and_keeps_its_order(self):
@@ -373,6 +378,13 @@ class Again(Base):
         down[0] = False
         self.assertIn("2 events", self.command(d, "webhooks", "replay", "default", room, str(dead["message"])))
         self.got_all(r, room)
+        self.wait_until(lambda: self.count("webhook_event") == 0, 10, "nothing left")
+        listed = self.command(d, "webhooks")
+        self.assertIn("0 given up", listed)
+        self.assertNotIn("error", listed, "what is over is not shown")
+        self.assertEqual(self.command(d, "webhooks", "replay", "nosuch", code=1), "")
+        self.problem(self.replay(d, {"target": "nosuch"}), 404, "not_found", field="target")
+        self.assertIn("0 events", self.command(d, "webhooks", "replay", "default"))
         self.end(d)
 
     def command(self, d, *args, code=0):

@@ -72,6 +72,31 @@ class Keeping(Base):
         self.assertEqual(self.count("webhook_event", room_id=room), 2)
         self.end(d)
 
+    def test_a_message_is_of_one_epoch(self):
+        """As after a restore: events of before wait, tried and untried, and new ones come behind them."""
+        down = [True]
+        r = self.receiver(lambda delivery: 503 if down[0] else 200)
+        d = self.hooked(r)
+        room = self.room()
+        self.grant(room, "s", 1, base=d.base)
+        self.wait_until(lambda: r.all(), 10, "an attempt")
+        self.grant(room, "t", 1, base=d.base)
+        self.stop_now(d)
+        self.q("UPDATE stillhere.incarnation SET word = gen_random_uuid()")
+        d = self.again(r)
+        for session in ("v", "w"):
+            self.grant(room, session, 1, base=d.base)
+        down[0] = False
+        self.wait_until(lambda: self.count("webhook_event") == 0, 30, "an empty backlog")
+        old, new = r.all()[0].json["data"]["epoch"], r.all()[-1].json["data"]["epoch"]
+        self.assertNotEqual(old, new)
+        self.assertEqual([e["revision"] for e in r.events(room)], [1, 2, 3, 4, 5], "in order, each once")
+        for x in r.all():
+            self.assertEqual({e["event_id"].split(":")[0] for e in x.events}, {x.json["data"]["epoch"]})
+            self.assertEqual({y.body for y in r.all() if y.id == x.id}, {x.body}, "one id, one form")
+        self.assertEqual([x.json["data"]["epoch"] for x in r.taken()][:2], [old, old])
+        self.end(d)
+
     def prepared_failing(self, receiver):
         """A room whose two events could not be told for an hour."""
         d = self.hooked(receiver)
@@ -154,6 +179,9 @@ class Gone(Base):
         d = self.start_daemon(webhook_give_up_ms=100)
         self.wait_until(lambda: self.count("webhook_event", room_id=room, error="its target is not configured any more")
                         == 2, 15, "giving up")
+        answer = self.client.request(d.base, "POST", "/webhooks/replay", json.dumps({"target": "a"}).encode(),
+                                     headers={"Content-Type": "application/json"})
+        self.assertEqual(self.ok(answer)["replayed_events"], 2, "it is gone, but not unknown")
         self.wait_until(lambda: self.q("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
                                        "application_name = 'stillhered webhook'") == "0", 5, "no connection kept")
         self.end(d)

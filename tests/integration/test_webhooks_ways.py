@@ -112,6 +112,42 @@ class Apart(Hanging):
         self.end(d)
 
 
+class Cut(Base):
+    """Answers that end inside their head say nothing, whatever their first line is."""
+
+    HEADS = (b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n",
+             b"HTTP/1.1 410 Gone\r\nX", b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n")
+
+    def test_a_cut_head_is_no_answer(self):
+        servers, got = [socket.create_server(("127.0.0.1", 0)) for _ in self.HEADS], [[] for _ in self.HEADS]
+        for server, head, bodies in zip(servers, self.HEADS, got):
+            self.addCleanup(server.close)
+            threading.Thread(target=self.serve, args=(server, head, bodies), daemon=True).start()
+        d = self.start_daemon(webhook_targets_file=self.targets(
+            *[("t%d" % i, "http://127.0.0.1:%d/" % s.getsockname()[1], "user.online", "*") for i, s in enumerate(servers)]))
+        self.grant(self.room(), "s", 1, base=d.base)
+        self.wait_until(lambda: self.count("webhook_event") == 0, 20, "all of it told")
+        for head, bodies in zip(self.HEADS, got):
+            self.assertEqual(len(bodies), 2, head)
+            self.assertEqual(bodies[0], bodies[1], head)
+        self.assertEqual(d.text().count("begun to fail: the answer ended inside its head"), len(servers))
+        self.end(d)
+
+    def serve(self, server, head, bodies):
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as f:
+                length = 0
+                for line in iter(f.readline, b"\r\n"):
+                    if line.lower().startswith(b"content-length:"):
+                        length = int(line.split(b":")[1])
+                bodies.append(f.read(length))
+                connection.sendall(head if len(bodies) == 1 else b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+
+
 class Stopping(Hanging):
     def again(self, d):
         return self.start_daemon(webhook_url=d.config["webhook_url"],
@@ -263,11 +299,12 @@ class Secrets(Base):
         path = self.secret_file(old)
         d = self.start_daemon(webhook_url=r.url, webhook_secret_file=path)
         for turn, (secrets, good, bad) in enumerate((([old], [old], [new]), ([new, old], [new, old], []),
-                                                     ([new], [new], [old]))):
+                                                     ([old, new], [new, old], []), ([new], [new], [old]))):
             with open(path, "w") as f:
                 f.write("\n".join(secrets) + "\n")
             d.process.send_signal(signal.SIGHUP)
             self.wait_until(lambda: d.text().count("SIGHUP: log_level") == turn + 1, 5, "the reload")
+            self.assertEqual(d.text().count("the targets of webhooks are reloaded: 1"), turn + 1)
             room = self.room()
             self.grant(room, "s", 1, base=d.base)
             self.got_all(r, room)
