@@ -46,6 +46,7 @@ class Stopped(Case):
         c.process.send_signal(signal.SIGSTOP)
         try:
             began = time.monotonic()
+            self.pause(0.3)  # until each of its threads stands still
             # What comes while it stands still stays in its socket, and is old when it wakes.
             late = self.background(self.hb, c.base, room, "u-h0", "h0", 2, 4000, fresh=True, timeout=STOPPED + 60)
             self.wait_until(lambda: self.events(room, kind="lease.expired"), 4 + 4, "the expiry, by the others")
