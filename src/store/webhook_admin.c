@@ -165,6 +165,11 @@ enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, i
 // -- lists
 // -------------------------------------------------------------------------------------------------------------
 
+// Those that events wait for, or lie dead for.
+#define TARGETS_LEFT                                                                                                   \
+  "(SELECT target FROM stillhere.webhook_lane WHERE newest > done UNION"                                               \
+  " SELECT target FROM stillhere.webhook_event WHERE dead_at IS NOT NULL)"
+
 // The targets of the configuration, then those that events wait for without being in it any more. A lane keeps its
 // error until its next success; it is shown while something of its room waits or is dead.
 static const struct db_stmt targets_stmt = {
@@ -175,8 +180,7 @@ static const struct db_stmt targets_stmt = {
            " AND e.room_id = l.room_id AND e.dead_at IS NOT NULL)) ORDER BY l.due_at DESC LIMIT 1),"
            " (SELECT min(l.failing_since) FROM stillhere.webhook_lane l WHERE l.target = i.name AND l.newest > l.done)"
            " FROM (SELECT name, n FROM unnest($2::text[]) WITH ORDINALITY AS c(name, n) UNION ALL"
-           " SELECT o.target, NULL FROM (SELECT target FROM stillhere.webhook_lane WHERE newest > done UNION"
-           " SELECT target FROM stillhere.webhook_event WHERE dead_at IS NOT NULL) o WHERE o.target <> ALL($2)) i,"
+           " SELECT o.target, NULL FROM " TARGETS_LEFT " o WHERE o.target <> ALL($2)) i,"
            " LATERAL (" BACKLOG(" AND l.target = i.name") ") b, LATERAL (" DEAD(
                " AND d.target = i.name") ") d"
                                          " ORDER BY i.n NULLS LAST, i.name",
@@ -312,8 +316,7 @@ static const struct db_stmt replay_events_stmt = {
 // Whether read_webhooks() would list a target that is not configured.
 static const struct db_stmt left_stmt = {
     .name = "webhook_target_left",
-    .sql = "SELECT EXISTS (SELECT FROM stillhere.webhook_lane WHERE target = $1 AND newest > done) OR EXISTS"
-           " (SELECT FROM stillhere.webhook_event WHERE target = $1 AND dead_at IS NOT NULL)",
+    .sql = "SELECT EXISTS (SELECT FROM " TARGETS_LEFT " o WHERE o.target = $1)",
 };
 
 struct replay {
