@@ -1,11 +1,12 @@
--- Attendance, the one table that grows for ever, on the nodes of a Citus cluster; all others stay on the coordinator.
+-- The tables of stillhere on the nodes of a Citus cluster: those of rooms by room, so that all of a room lies on one node.
 --
--- Read doc/scaling.md first: it says why these and no others, what was run, and that several databases, each with its own
+-- Read doc/scaling.md first: it says what was run and what it costs, and that several databases, each with its own
 -- rooms, are the way to more heartbeats than one PostgreSQL commits.
 --
--- Run it on the coordinator as a superuser, after `stillhered --migrate` and with no daemon running; any number of times.
--- citus must be in shared_preload_libraries of all nodes, and max_prepared_transactions at least as large as
--- max_connections: a sign-out that closes a lease commits on two nodes, in two phases. On each node, in the database:
+-- Run it on the coordinator as a superuser, after `stillhered --migrate` and with no daemon running; any number of times,
+-- and again after a migration that brings a table. citus must be in shared_preload_libraries of all nodes, and
+-- max_prepared_transactions at least as large as max_connections: what changes more than one node commits in two
+-- phases. On each node, in the database:
 --
 --   CREATE EXTENSION citus
 --
@@ -14,22 +15,41 @@
 --   psql -d stillhere -c "SELECT citus_set_coordinator_host('db0', 5432)" -c "SELECT citus_add_node('db1', 5432)"
 --   psql -d stillhere -f roles.sql
 --   psql -d stillhere -f citus.sql
+--
+-- A statement for many rooms goes to every shard, so a few for each node are best: -v shards=8, the default.
 
 \set ON_ERROR_STOP on
+\if :{?shards}
+\else
+\set shards 8
+\endif
 
 BEGIN;
 
 SET LOCAL client_min_messages = warning;
+SELECT set_config('citus.shard_count', :'shards', true) \g /dev/null
 
 -- The triggers of attendance look at nothing but the row that they refuse to change: they are right on any node.
 SET LOCAL citus.enable_unsafe_triggers = on;
 
--- Everything of a room on one node: each statement that the daemon has for attendance names one room.
+-- What belongs to no room stays on the coordinator: pulse, outage, incarnation, schema_migration.
 DO $$
+DECLARE
+    name text;
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = 'stillhere.attendance'::regclass) THEN
-        PERFORM create_distributed_table('stillhere.attendance', 'room_id', colocate_with => 'none');
-    END IF;
+    FOREACH name IN ARRAY ARRAY['room', 'lease', 'tombstone', 'event', 'member', 'room_user', 'room_last_seen',
+                                'attendance', 'webhook_event', 'webhook_lane', 'user_last_seen']
+    LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM pg_dist_partition
+                              WHERE logicalrelid = format('stillhere.%I', name)::regclass);
+        IF name = 'room' THEN
+            PERFORM create_distributed_table('stillhere.room', 'room_id', colocate_with => 'none');
+        ELSIF name = 'user_last_seen' THEN
+            PERFORM create_distributed_table('stillhere.user_last_seen', 'user_id', colocate_with => 'none');
+        ELSE
+            PERFORM create_distributed_table(format('stillhere.%I', name), 'room_id', colocate_with => 'stillhere.room');
+        END IF;
+    END LOOP;
 END
 $$;
 

@@ -15,11 +15,11 @@
 
 /// Tables and views that the runtime role of sql/roles.sql cannot read yet, in a database where that file was run.
 static const struct db_stmt stmt_ungranted = {
-    "schema_ungranted",
-    "SELECT count(*) FROM pg_roles a, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-    " WHERE a.rolname = 'stillhere_app' AND n.nspname = 'stillhere' AND c.relkind IN ('r', 'p', 'v')"
-    " AND has_schema_privilege(a.oid, n.oid, 'USAGE')"
-    " AND NOT has_table_privilege(a.oid, c.oid, 'SELECT')"};
+    .name = "schema_ungranted",
+    .sql = "SELECT count(*) FROM pg_roles a, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+           " WHERE a.rolname = 'stillhere_app' AND n.nspname = 'stillhere' AND c.relkind IN ('r', 'p', 'v')"
+           " AND has_schema_privilege(a.oid, n.oid, 'USAGE')"
+           " AND NOT has_table_privilege(a.oid, c.oid, 'SELECT')"};
 
 static void sleep_ms(long ms) {
   struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};

@@ -77,13 +77,17 @@ static bool already_sent(const struct sent *sent, int n, const struct db_stmt *s
   return false;
 }
 
+static const char *text_of(const struct db *db, const struct db_stmt *stmt) {
+  return db->distributed && stmt->distributed != NULL ? stmt->distributed : stmt->sql;
+}
+
 /// Queues one statement, prepared or not. @return false when libpq refused it
 static bool send_step(struct db *db, const struct db_stmt *stmt, const struct db_params *p) {
   int formats[DB_PARAMS_MAX];
   for (int k = 0; k < p->n; k++)
     formats[k] = 1;
   if (db->shared)
-    return PQsendQueryParams(db->conn, stmt->sql, p->n, p->types, p->values, p->lengths, formats, 1) != 0;
+    return PQsendQueryParams(db->conn, text_of(db, stmt), p->n, p->types, p->values, p->lengths, formats, 1) != 0;
   return PQsendQueryPrepared(db->conn, stmt->name, p->n, p->values, p->lengths, formats, 1) != 0;
 }
 
@@ -117,7 +121,7 @@ static int send_steps(struct db *db, const struct db_step *steps, int n, struct 
     const struct db_stmt *stmt = steps[i].stmt;
     const struct db_params *p = steps[i].params != NULL ? steps[i].params : &none;
     if (!db->shared && !is_prepared(db, stmt) && !already_sent(sent, count, stmt)) {
-      if (PQsendPrepare(db->conn, stmt->name, stmt->sql, p->n, p->types) == 0)
+      if (PQsendPrepare(db->conn, stmt->name, text_of(db, stmt), p->n, p->types) == 0)
         return -1;
       sent[count++] = (struct sent){stmt, -1};
     }

@@ -25,7 +25,19 @@ enum db_status {
 struct db_stmt {
   const char *name; ///< unique; the name that it is prepared under
   const char *sql;
+
+  /// The same for tables that Citus has distributed by room, which it takes or does well; NULL: the same text. Same
+  /// parameters, same columns. What it may not have: a lock or a LIMIT for each row over many rooms, a volatile
+  /// function in a change, a lookup for each element of an array.
+  const char *distributed;
 };
+
+/// The time for a change, under the locks that it takes itself.
+#define DB_TIME_PLAIN "clock_timestamp()"
+
+/// Stands in changes of distributed tables for clock_timestamp(). Citus reads it on the coordinator before it sends the
+/// change. It is set anew when a statement begins, also in a pipeline: a lock that an earlier one waited for is held.
+#define DB_TIME_DISTRIBUTED "statement_timestamp()"
 
 /// Parameters of one execution, filled by the db_p functions in the statement's order. The bytes of text parameters
 /// are not copied: they must live until the execution returns.
@@ -95,6 +107,10 @@ bool db_connected(const struct db *db);
 /// Whether a pooler is between us and the session of the newest connection. Statements work as ever then, but what
 /// belongs to a session (LISTEN) may not.
 bool db_shared(const struct db *db);
+
+/// Whether the rooms' tables were distributed by Citus when the newest connection was made: statements have their texts
+/// for that then.
+bool db_distributed(const struct db *db);
 
 /// Drops the connection; the next db_connect() makes a new one.
 void db_drop(struct db *db);

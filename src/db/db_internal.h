@@ -27,6 +27,7 @@ struct db {
   /// The session is not ours from one transaction to the next: a pooler is in between. Then nothing is prepared, and
   /// each transaction brings its settings along.
   bool shared;
+  bool distributed;               ///< see db_distributed()
   bool lost_prepared;             ///< what had been prepared was once gone: taken as shared from then on
   char settings[DB_SETTINGS_MAX]; ///< the statement that makes them, for one transaction; only where shared
 

@@ -34,12 +34,18 @@ bool db_shared(const struct db *db) {
   return db->shared;
 }
 
+bool db_distributed(const struct db *db) {
+  return db->distributed;
+}
+
 /// Writes all settings as SQL. @param shared for one transaction, else for the session. @return false: no room
-static bool write_settings(const struct db_options *options, bool shared, char *out, size_t size) {
+static bool write_settings(const struct db *db, bool shared, char *out, size_t size) {
+  const struct db_options *options = db->options;
   size_t len = (size_t)snprintf(out, size, "%s", shared ? "SELECT " : "");
   for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
     const struct setting *s = &settings[i];
-    if (s->by_key && !options->by_key)
+    // Citus plans each statement anew, and looks for rows elsewhere.
+    if (s->by_key && (!options->by_key || db->distributed))
       continue;
     char number[16];
     int ms = strcmp(s->name, "lock_timeout") == 0 ? options->lock_timeout_ms : options->statement_timeout_ms;
@@ -55,17 +61,40 @@ static bool write_settings(const struct db_options *options, bool shared, char *
   return true;
 }
 
+/// Citus is there. Whether it has distributed what is stillhere's is another question.
+static enum db_status find_out_distributed(struct db *db) {
+  static const struct db_stmt stmt = {.name = "distributed",
+                                      .sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_dist_partition"
+                                             " WHERE logicalrelid = pg_catalog.to_regclass('stillhere.lease'))"};
+  PGresult *r;
+  enum db_status status = db_run(db, &stmt, NULL, &r);
+  if (status != DB_OK)
+    return status;
+  db->distributed = db_bool(r, 0, 0);
+  PQclear(r);
+  static atomic_bool told;
+  if (db->distributed && !atomic_exchange(&told, true))
+    log_info("the tables are distributed by Citus (%s)", db->options->application);
+  return DB_OK;
+}
+
 /// A pooler makes up the number of the process that it names at the start, since it has none of its own to offer. Asked
 /// as if it were one, because the answer is not known yet.
 static enum db_status find_out(struct db *db) {
-  static const struct db_stmt stmt_pid = {"backend", "SELECT pg_catalog.pg_backend_pid()"};
+  static const struct db_stmt stmt_pid = {
+      .name = "backend",
+      .sql = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL"};
   PGresult *r;
   db->shared = true;
   enum db_status status = db_run(db, &stmt_pid, NULL, &r);
   if (status != DB_OK)
     return status;
-  db->shared = db->lost_prepared || db_int8(r, 0, 0) != PQbackendPID(db->conn);
+  bool citus = db_bool(r, 0, 1), shared = db->lost_prepared || db_int8(r, 0, 0) != PQbackendPID(db->conn);
   PQclear(r);
+  status = citus ? find_out_distributed(db) : DB_OK;
+  if (status != DB_OK)
+    return status;
+  db->shared = shared;
   static atomic_bool told;
   if (db->shared && !atomic_exchange(&told, true))
     log_info("the database is behind a pooler (%s): each transaction brings its settings along, nothing is prepared",
@@ -74,11 +103,14 @@ static enum db_status find_out(struct db *db) {
 }
 
 enum db_status db_set_up(struct db *db) {
-  if (!write_settings(db->options, true, db->settings, sizeof db->settings))
+  db->distributed = false;
+  if (!write_settings(db, true, db->settings, sizeof db->settings))
     return DB_FAILED;
   enum db_status status = find_out(db);
+  if (status == DB_OK && db->distributed && !write_settings(db, true, db->settings, sizeof db->settings))
+    status = DB_FAILED;
   if (status != DB_OK || db->shared)
     return status;
   char sql[DB_SETTINGS_MAX];
-  return write_settings(db->options, false, sql, sizeof sql) ? db_script(db, sql) : DB_FAILED;
+  return write_settings(db, false, sql, sizeof sql) ? db_script(db, sql) : DB_FAILED;
 }

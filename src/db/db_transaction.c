@@ -119,7 +119,7 @@ enum db_status db_error(struct db *db, const PGresult *result, const char *what)
 
 /// @return DB_OK only when the server says that it has committed
 static enum db_status commit(struct db *db) {
-  static const struct db_stmt stmt_commit = {"commit", "COMMIT"};
+  static const struct db_stmt stmt_commit = {.name = "commit", .sql = "COMMIT"};
   PGresult *result;
   enum db_status status = db_run(db, &stmt_commit, NULL, &result);
   if (status != DB_OK)

@@ -23,20 +23,21 @@
 /// The epoch as far as the server knows it: null on a standby, where there is no timeline to write on yet. What is
 /// flushed outlives a crash; what is only inserted may not.
 static const struct db_stmt stmt_greet = {
-    "greet", "SELECT clock_timestamp(), to_regclass('stillhere.room') IS NOT NULL,"
-             " CASE WHEN pg_is_in_recovery() THEN NULL ELSE"
-             "  left(encode(sha256(convert_to(concat_ws(':',"
-             "   (SELECT system_identifier FROM pg_control_system()),"
-             "   left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),"
-             "   (SELECT oid FROM pg_database WHERE datname = current_database()),"
-             "   coalesce(to_regclass('stillhere.room')::oid, 0)), 'UTF8')), 'hex'), 16) END,"
-             " CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_insert_lsn() - '0/0')::int8 END,"
-             " CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0')::int8 END,"
-             " coalesce(has_table_privilege(to_regclass('stillhere.incarnation'), 'SELECT'), false),"
-             " has_function_privilege('pg_stat_file(text)', 'EXECUTE'),"
-             " (SELECT system_identifier FROM pg_control_system()),"
-             " CASE WHEN NOT pg_is_in_recovery() THEN"
-             "  ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int8 END"};
+    .name = "greet",
+    .sql = "SELECT clock_timestamp(), to_regclass('stillhere.room') IS NOT NULL,"
+           " CASE WHEN pg_is_in_recovery() THEN NULL ELSE"
+           "  left(encode(sha256(convert_to(concat_ws(':',"
+           "   (SELECT system_identifier FROM pg_control_system()),"
+           "   left(pg_walfile_name(pg_current_wal_insert_lsn()), 8),"
+           "   (SELECT oid FROM pg_database WHERE datname = current_database()),"
+           "   coalesce(to_regclass('stillhere.room')::oid, 0)), 'UTF8')), 'hex'), 16) END,"
+           " CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_insert_lsn() - '0/0')::int8 END,"
+           " CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0')::int8 END,"
+           " coalesce(has_table_privilege(to_regclass('stillhere.incarnation'), 'SELECT'), false),"
+           " has_function_privilege('pg_stat_file(text)', 'EXECUTE'),"
+           " (SELECT system_identifier FROM pg_control_system()),"
+           " CASE WHEN NOT pg_is_in_recovery() THEN"
+           "  ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int8 END"};
 
 enum { COL_NOW, COL_TABLES, COL_SERVER, COL_INSERTED, COL_FLUSHED, COL_WORD, COL_FILES, COL_SYSTEM, COL_TIMELINE };
 
@@ -44,19 +45,21 @@ enum { COL_NOW, COL_TABLES, COL_SERVER, COL_INSERTED, COL_FLUSHED, COL_WORD, COL
 #define EPOCH_AND_WORD                                                                                                 \
   "CASE i.word WHEN '' THEN $1 ELSE left(encode(sha256(convert_to($1 || ':' || i.word, 'UTF8')), 'hex'), 16) END, i.word"
 
-static const struct db_stmt stmt_word = {"incarnation", "SELECT " EPOCH_AND_WORD ", false, NULL::text"
-                                                        " FROM stillhere.incarnation i"};
+static const struct db_stmt stmt_word = {.name = "incarnation",
+                                         .sql = "SELECT " EPOCH_AND_WORD ", false, NULL::text"
+                                                " FROM stillhere.incarnation i"};
 
 static const struct db_stmt stmt_word_and_files = {
-    "incarnation_files", "SELECT " EPOCH_AND_WORD ", i.files IS DISTINCT FROM f.files, f.files"
-                         " FROM stillhere.incarnation i, (SELECT extract(epoch FROM change)::text AS files"
-                         " FROM pg_stat_file('PG_VERSION')) f"};
+    .name = "incarnation_files",
+    .sql = "SELECT " EPOCH_AND_WORD ", i.files IS DISTINCT FROM f.files, f.files"
+           " FROM stillhere.incarnation i, (SELECT extract(epoch FROM change)::text AS files"
+           " FROM pg_stat_file('PG_VERSION')) f"};
 
 /// Of several who find the same, one puts its word in. Files that were not known before change nothing else.
-static const struct db_stmt stmt_change = {"incarnation_change",
-                                           "UPDATE stillhere.incarnation SET files = coalesce($3, files),"
-                                           " word = CASE WHEN $4 OR files <> $3 THEN $2 ELSE word END"
-                                           " WHERE word = $1 AND ($4 OR files IS DISTINCT FROM $3)"};
+static const struct db_stmt stmt_change = {.name = "incarnation_change",
+                                           .sql = "UPDATE stillhere.incarnation SET files = coalesce($3, files),"
+                                                  " word = CASE WHEN $4 OR files <> $3 THEN $2 ELSE word END"
+                                                  " WHERE word = $1 AND ($4 OR files IS DISTINCT FROM $3)"};
 
 struct incarnation {
   char server[EPOCH_SIZE]; ///< the epoch as far as the server knows it

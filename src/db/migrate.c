@@ -34,31 +34,31 @@ static const char create_ledger[] =
 /// What is there, and what this role may do with it. Reads only what every role may read. Not to_regclass(): it trusts
 /// this session's cache, which may not yet know what another has just committed.
 static const struct db_stmt stmt_look = {
-    "migrate_look",
-    "SELECT n.oid IS NOT NULL, c.oid IS NOT NULL,"
-    " coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), false),"
-    " CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')"
-    "  ELSE has_schema_privilege(n.oid, 'CREATE') AND (c.oid IS NULL OR pg_has_role(c.relowner, 'USAGE')) END,"
-    " current_user::text"
-    " FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = 'stillhere'"
-    " LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'schema_migration'"};
+    .name = "migrate_look",
+    .sql = "SELECT n.oid IS NOT NULL, c.oid IS NOT NULL,"
+           " coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), false),"
+           " CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')"
+           "  ELSE has_schema_privilege(n.oid, 'CREATE') AND (c.oid IS NULL OR pg_has_role(c.relowner, 'USAGE')) END,"
+           " current_user::text"
+           " FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = 'stillhere'"
+           " LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'schema_migration'"};
 
 /// Tables and views that this role may not even read. Whoever works on them may read them all, so such a one is newer
 /// than the grants.
-static const struct db_stmt stmt_closed = {"migrate_closed",
-                                           "SELECT min(c.relname::text), current_user::text FROM pg_class c"
-                                           " JOIN pg_namespace n ON n.oid = c.relnamespace"
-                                           " WHERE n.nspname = 'stillhere' AND c.relkind IN ('r', 'p', 'v')"
-                                           " AND NOT has_table_privilege(c.oid, 'SELECT')"};
+static const struct db_stmt stmt_closed = {.name = "migrate_closed",
+                                           .sql = "SELECT min(c.relname::text), current_user::text FROM pg_class c"
+                                                  " JOIN pg_namespace n ON n.oid = c.relnamespace"
+                                                  " WHERE n.nspname = 'stillhere' AND c.relkind IN ('r', 'p', 'v')"
+                                                  " AND NOT has_table_privilege(c.oid, 'SELECT')"};
 
-static const struct db_stmt stmt_newest = {"migrate_newest",
-                                           "SELECT coalesce(max(number), 0) FROM stillhere.schema_migration"};
+static const struct db_stmt stmt_newest = {.name = "migrate_newest",
+                                           .sql = "SELECT coalesce(max(number), 0) FROM stillhere.schema_migration"};
 
-static const struct db_stmt stmt_applied = {"migrate_applied",
-                                            "SELECT EXISTS (SELECT FROM stillhere.schema_migration WHERE number = $1)"};
+static const struct db_stmt stmt_applied = {
+    .name = "migrate_applied", .sql = "SELECT EXISTS (SELECT FROM stillhere.schema_migration WHERE number = $1)"};
 
-static const struct db_stmt stmt_record = {"migrate_record",
-                                           "INSERT INTO stillhere.schema_migration (number, name) VALUES ($1, $2)"};
+static const struct db_stmt stmt_record = {
+    .name = "migrate_record", .sql = "INSERT INTO stillhere.schema_migration (number, name) VALUES ($1, $2)"};
 
 /// What stmt_look has found.
 struct look {

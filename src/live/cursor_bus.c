@@ -34,8 +34,9 @@ struct cursor_bus {
 
 // The transaction writes nothing but the notification: its commit need not reach the disk.
 static const struct db_stmt send_stmt = {
-    "notify_cursors", "SELECT set_config('synchronous_commit', 'off', true), pg_notify('" CURSOR_CHANNEL "', p)"
-                      " FROM unnest($1::text[]) AS p"};
+    .name = "notify_cursors",
+    .sql = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('" CURSOR_CHANNEL "', p)"
+           " FROM unnest($1::text[]) AS p"};
 
 static void ring(void *ctx) {
   struct cursor_bus *bus = ctx;

@@ -235,8 +235,9 @@ static void catch_up(struct listener *l) {
 // schema that is dropped and restored. Another instance may have begun a new epoch, so it is read again as well; with
 // it comes how far the log is, which tells later whether the database was put back.
 static const struct db_stmt pulse_stmt = {
-    "pulse", "SELECT clock_timestamp(), coalesce(to_regclass('stillhere.room')::oid::bigint, 0),"
-             " (pg_notification_queue_usage() * 1e9)::bigint"};
+    .name = "pulse",
+    .sql = "SELECT clock_timestamp(), coalesce(to_regclass('stillhere.room')::oid::bigint, 0),"
+           " (pg_notification_queue_usage() * 1e9)::bigint"};
 
 static enum db_status pulse(struct listener *l) {
   PGresult *r = NULL;
@@ -283,7 +284,7 @@ static void slow_poll(struct listener *l) {
   free(room_ids);
 }
 
-static const struct db_stmt probe_stmt = {"probe", "SELECT pg_notify($1, $2)"};
+static const struct db_stmt probe_stmt = {.name = "probe", .sql = "SELECT pg_notify($1, $2)"};
 
 // Sends a probe over the other connection: over the one that listens even a pooler would deliver it.
 static void send_probe(struct listener *l) {

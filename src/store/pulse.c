@@ -41,16 +41,22 @@ static const struct db_stmt record_stmt = {
 };
 
 // The clock was set back: what was renewed in what is now the future counts from now.
+#define SHORTEN(now)                                                                                                   \
+  "UPDATE stillhere.lease SET renewed_at = t.now, expires_at = t.now + ttl_ms * interval '1 ms'"                       \
+  " FROM (SELECT " now " AS now OFFSET 0) t WHERE renewed_at > t.now"
 static const struct db_stmt shorten_stmt = {
     .name = "pulse_shorten",
-    .sql = "UPDATE stillhere.lease SET renewed_at = t.now, expires_at = t.now + ttl_ms * interval '1 ms'"
-           " FROM (SELECT clock_timestamp() AS now OFFSET 0) t WHERE renewed_at > t.now",
+    .sql = SHORTEN(DB_TIME_PLAIN),
+    .distributed = SHORTEN(DB_TIME_DISTRIBUTED),
 };
 
+#define SHORTEN_GRACES(now)                                                                                            \
+  "UPDATE stillhere.room_user SET offline_at = t.latest FROM (SELECT " now " + $1 * interval '1 ms'"                   \
+  " AS latest OFFSET 0) t WHERE offline_at > t.latest"
 static const struct db_stmt shorten_graces_stmt = {
     .name = "pulse_shorten_graces",
-    .sql = "UPDATE stillhere.room_user SET offline_at = t.latest FROM (SELECT clock_timestamp() + $1 * interval '1 ms'"
-           " AS latest OFFSET 0) t WHERE offline_at > t.latest",
+    .sql = SHORTEN_GRACES(DB_TIME_PLAIN),
+    .distributed = SHORTEN_GRACES(DB_TIME_DISTRIBUTED),
 };
 
 static const struct db_stmt forget_stmt = {
@@ -80,6 +86,15 @@ static const struct db_stmt credit_stmt = {
            " ORDER BY l.room_id, l.user_id, l.session_id LIMIT $1 FOR UPDATE OF l SKIP LOCKED)"
            " UPDATE stillhere.lease l SET expires_at = due.until FROM due WHERE l.room_id = due.room_id"
            " AND l.user_id = due.user_id AND l.session_id = due.session_id RETURNING 1",
+    // What was renewed meanwhile has another revision.
+    .distributed = "WITH l AS MATERIALIZED (SELECT l.room_id, l.user_id, l.session_id, l.revision, l.expires_at,"
+                   " l.renewed_at, l.ttl_ms FROM stillhere.lease l WHERE l.expires_at <= clock_timestamp() + " AHEAD
+                   " AND l.renewed_at < timestamptz 'epoch' + $2 * interval '1 microsecond'),"
+                   " due AS MATERIALIZED (SELECT l.room_id, l.user_id, l.session_id, l.revision, " CREDITED_END
+                   " AS until FROM l WHERE l.expires_at < " CREDITED_END " LIMIT $1)"
+                   " UPDATE stillhere.lease l SET expires_at = due.until FROM due WHERE l.room_id = due.room_id"
+                   " AND l.user_id = due.user_id AND l.session_id = due.session_id AND l.revision = due.revision"
+                   " RETURNING 1",
 };
 
 static const struct db_stmt credit_graces_stmt = {

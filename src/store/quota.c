@@ -17,10 +17,19 @@
   " = i.id AND l.room_id <> '' AND l.expires_at > clock_timestamp())"                                                  \
   " FROM unnest($1::text[]) WITH ORDINALITY AS i(id, n) ORDER BY i.n"
 
+#define COUNTS_DISTRIBUTED(column)                                                                                     \
+  "WITH c AS MATERIALIZED (SELECT l." column                                                                           \
+  " AS id, count(*) AS n FROM stillhere.lease l JOIN unnest($1::text[]) AS i(id)"                                      \
+  " ON l." column " = i.id WHERE l.room_id <> '' AND l.expires_at > clock_timestamp() GROUP BY 1)"                     \
+  " SELECT coalesce(c.n, 0) FROM unnest($1::text[]) WITH ORDINALITY AS i(id, n) LEFT JOIN c ON c.id = i.id"            \
+  " ORDER BY i.n"
+
 static const struct db_stmt rooms_lock_stmt = {.name = "quota_rooms_lock", .sql = LOCKS("1936224877")};
 static const struct db_stmt users_lock_stmt = {.name = "quota_users_lock", .sql = LOCKS("1936225651")};
-static const struct db_stmt rooms_count_stmt = {.name = "quota_rooms_count", .sql = COUNTS("room_id")};
-static const struct db_stmt users_count_stmt = {.name = "quota_users_count", .sql = COUNTS("user_id")};
+static const struct db_stmt rooms_count_stmt = {
+    .name = "quota_rooms_count", .sql = COUNTS("room_id"), .distributed = COUNTS_DISTRIBUTED("room_id")};
+static const struct db_stmt users_count_stmt = {
+    .name = "quota_users_count", .sql = COUNTS("user_id"), .distributed = COUNTS_DISTRIBUTED("user_id")};
 
 static const char *id_at(const void *counts, size_t i) {
   return ((const struct quota_count *)counts)[i].id;

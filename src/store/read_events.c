@@ -36,32 +36,55 @@ enum {
 // One row for each event, or one row with a null event for a room that has none. The first row of a room has its
 // revoked users, in lines, since no identifier has a line break. They are read once for each room.
 static const struct db_stmt rooms_stmt = {
-    "read_rooms", "WITH q AS MATERIALIZED (SELECT u.i, u.room_id, u.after, m.users, m.n"
-                  " FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS u(room_id, after, i)"
-                  " CROSS JOIN LATERAL (SELECT string_agg(x.user_id, E'\\n' ORDER BY x.user_id) AS users, count(*) AS n"
-                  "   FROM (SELECT user_id FROM stillhere.member"
-                  "     WHERE room_id = u.room_id AND revoked_at IS NOT NULL ORDER BY revoked_at DESC LIMIT $4) x) m)"
-                  " SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
-                  ", CASE WHEN row_number() OVER (PARTITION BY q.i ORDER BY e.revision) = 1 THEN q.users END, q.n"
-                  " FROM q"
-                  " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
-                  " LEFT JOIN LATERAL (SELECT " EVENT_COLUMNS " FROM stillhere.event e"
-                  "   WHERE e.room_id = q.room_id AND e.revision > q.after ORDER BY e.revision DESC LIMIT $3) e ON true"
-                  " ORDER BY q.i, e.revision"};
+    .name = "read_rooms",
+    .sql = "WITH q AS MATERIALIZED (SELECT u.i, u.room_id, u.after, m.users, m.n"
+           " FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS u(room_id, after, i)"
+           " CROSS JOIN LATERAL (SELECT string_agg(x.user_id, E'\\n' ORDER BY x.user_id) AS users, count(*) AS n"
+           "   FROM (SELECT user_id FROM stillhere.member"
+           "     WHERE room_id = u.room_id AND revoked_at IS NOT NULL ORDER BY revoked_at DESC LIMIT $4) x) m)"
+           " SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
+           ", CASE WHEN row_number() OVER (PARTITION BY q.i ORDER BY e.revision) = 1 THEN q.users END, q.n"
+           " FROM q"
+           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+           " LEFT JOIN LATERAL (SELECT " EVENT_COLUMNS " FROM stillhere.event e"
+           "   WHERE e.room_id = q.room_id AND e.revision > q.after ORDER BY e.revision DESC LIMIT $3) e ON true"
+           " ORDER BY q.i, e.revision",
+    // All of a room by one join on its node, for the moment; the rest is for rooms that are not there.
+    .distributed =
+        "WITH x AS MATERIALIZED (SELECT r.room_id, r.revision AS head, r.pruned_revision, m.users, m.n, " EVENT_OUT
+        " FROM stillhere.room r JOIN unnest($1::text[]) AS q(room_id) ON r.room_id = q.room_id"
+        " LEFT JOIN (SELECT e.room_id, row_number() OVER (PARTITION BY e.room_id ORDER BY e.revision DESC)"
+        "   AS place, " EVENT_COLUMNS " FROM stillhere.event e"
+        "   JOIN unnest($1::text[], $2::bigint[]) AS q(room_id, after)"
+        "   ON e.room_id = q.room_id AND e.revision > q.after) e ON e.room_id = r.room_id AND e.place <= $3"
+        " LEFT JOIN (SELECT x.room_id, string_agg(x.user_id, E'\\n' ORDER BY x.user_id) AS users, count(*) AS n"
+        "   FROM (SELECT p.room_id, p.user_id, row_number() OVER (PARTITION BY p.room_id ORDER BY p.revoked_at DESC)"
+        "     AS place FROM stillhere.member p JOIN unnest($1::text[]) AS q(room_id) ON p.room_id = q.room_id"
+        "     WHERE p.revoked_at IS NOT NULL) x WHERE x.place <= $4 GROUP BY x.room_id) m ON m.room_id = r.room_id)"
+        " SELECT q.i, coalesce(e.head, 0), coalesce(e.pruned_revision, 0), " EVENT_OUT
+        ", CASE WHEN row_number() OVER (PARTITION BY q.i ORDER BY e.revision) = 1 THEN e.users END, coalesce(e.n, 0)"
+        " FROM unnest($1::text[]) WITH ORDINALITY AS q(room_id, i) LEFT JOIN x e ON e.room_id = q.room_id"
+        " ORDER BY q.i, e.revision"};
 
 static const struct db_stmt events_stmt = {
-    "read_events", "SELECT 1::bigint, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
-                   " FROM (SELECT $1::text AS room_id) q"
-                   " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
-                   " LEFT JOIN LATERAL (SELECT " EVENT_COLUMNS " FROM stillhere.event e"
-                   "   WHERE e.room_id = q.room_id AND e.revision > $2 AND e.kind = ANY($3::text[])"
-                   "   ORDER BY e.revision LIMIT $4) e ON true"
-                   " ORDER BY e.revision"};
+    .name = "read_events",
+    .sql = "SELECT 1::bigint, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
+           " FROM (SELECT $1::text AS room_id) q"
+           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+           " LEFT JOIN LATERAL (SELECT " EVENT_COLUMNS " FROM stillhere.event e"
+           "   WHERE e.room_id = q.room_id AND e.revision > $2 AND e.kind = ANY($3::text[])"
+           "   ORDER BY e.revision LIMIT $4) e ON true"
+           " ORDER BY e.revision"};
 
-static const struct db_stmt heads_stmt = {"read_heads",
-                                          "SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0)"
-                                          " FROM unnest($1::text[]) WITH ORDINALITY AS q(room_id, i)"
-                                          " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"};
+static const struct db_stmt heads_stmt = {
+    .name = "read_heads",
+    .sql = "SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0)"
+           " FROM unnest($1::text[]) WITH ORDINALITY AS q(room_id, i)"
+           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id",
+    .distributed = "WITH r AS MATERIALIZED (SELECT room_id, revision, pruned_revision FROM stillhere.room"
+                   " WHERE room_id = ANY($1::text[]))"
+                   " SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0)"
+                   " FROM unnest($1::text[]) WITH ORDINALITY AS q(room_id, i) LEFT JOIN r ON r.room_id = q.room_id"};
 
 void room_news_free(struct room_news *news, size_t n) {
   for (size_t i = 0; i < n; i++) {
@@ -216,9 +239,9 @@ enum db_status read_heads(struct db *db, const char *const *room_ids, size_t n, 
   return DB_OK;
 }
 
-static const struct db_stmt revoked_stmt = {"read_revoked",
-                                            "SELECT EXISTS (SELECT FROM stillhere.member"
-                                            " WHERE room_id = $1 AND user_id = $2 AND revoked_at IS NOT NULL)"};
+static const struct db_stmt revoked_stmt = {.name = "read_revoked",
+                                            .sql = "SELECT EXISTS (SELECT FROM stillhere.member"
+                                                   " WHERE room_id = $1 AND user_id = $2 AND revoked_at IS NOT NULL)"};
 
 enum db_status read_revoked(struct db *db, const char *room_id, const char *user_id, bool *revoked) {
   struct db_params p = {0};

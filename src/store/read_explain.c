@@ -11,28 +11,29 @@
 // One statement for all tables, so that they are seen at the same moment; the first row is about the user, the others
 // about one lease, tombstone or event each. What a column means depends on the part, see the enums.
 static const struct db_stmt explain_stmt = {
-    "read_explain",
-    "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
-    " l AS MATERIALIZED (SELECT * FROM stillhere.lease WHERE room_id = $1 AND user_id = $2"
-    "  ORDER BY session_id LIMIT " LEASES_MAX "),"
-    " t AS (SELECT * FROM stillhere.tombstone WHERE room_id = $1 AND user_id = $2"
-    "  ORDER BY ended_at DESC, session_id LIMIT " TOMBSTONES_MAX "),"
-    " e AS (SELECT * FROM stillhere.event WHERE room_id = $1 AND user_id = $2"
-    "  ORDER BY revision DESC LIMIT " EVENTS_MAX ")"
-    " SELECT 0, 0::int8 AS place, NULL::text, m.role, r.revision, NULL::int8, NULL::int8, m.room_id IS NOT NULL,"
-    "  NULL::boolean, c.now AS at, u.online_since, u.offline_at,"
-    "  GREATEST(s.last_seen_at, (SELECT max(renewed_at) FROM l)), m.granted_at, m.revoked_at, NULL::text, NULL::text"
-    "  FROM c LEFT JOIN stillhere.room r ON r.room_id = $1"
-    "  LEFT JOIN stillhere.room_user u ON u.room_id = $1 AND u.user_id = $2"
-    "  LEFT JOIN stillhere.room_last_seen s ON s.room_id = $1 AND s.user_id = $2"
-    "  LEFT JOIN stillhere.member m ON m.room_id = $1 AND m.user_id = $2"
-    " UNION ALL SELECT 1, 0, l.session_id, NULL, l.revision, l.prior_revision, l.ttl_ms, l.revision_given,"
-    "  l.expires_at > c.now, l.granted_at, l.renewed_at, l.expires_at, NULL, NULL, NULL, l.request_id, NULL FROM c, l"
-    " UNION ALL SELECT 2, 0, session_id, reason, revision, NULL, NULL, NULL, NULL, ended_at, NULL, NULL, NULL, NULL,"
-    "  NULL, request_id, event_id FROM t"
-    " UNION ALL SELECT 3, revision, session_id, kind, revision, lease_revision, user_sessions, NULL, NULL, at, NULL,"
-    "  NULL, NULL, NULL, NULL, request_id, event_id FROM e"
-    " ORDER BY 1, 2, 10, 3"};
+    .name = "read_explain",
+    .sql =
+        "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
+        " l AS MATERIALIZED (SELECT * FROM stillhere.lease WHERE room_id = $1 AND user_id = $2"
+        "  ORDER BY session_id LIMIT " LEASES_MAX "),"
+        " t AS (SELECT * FROM stillhere.tombstone WHERE room_id = $1 AND user_id = $2"
+        "  ORDER BY ended_at DESC, session_id LIMIT " TOMBSTONES_MAX "),"
+        " e AS (SELECT * FROM stillhere.event WHERE room_id = $1 AND user_id = $2"
+        "  ORDER BY revision DESC LIMIT " EVENTS_MAX ")"
+        " SELECT 0, 0::int8 AS place, NULL::text, m.role, r.revision, NULL::int8, NULL::int8, m.room_id IS NOT NULL,"
+        "  NULL::boolean, c.now AS at, u.online_since, u.offline_at,"
+        "  GREATEST(s.last_seen_at, (SELECT max(renewed_at) FROM l)), m.granted_at, m.revoked_at, NULL::text, NULL::text"
+        "  FROM c LEFT JOIN stillhere.room r ON r.room_id = $1"
+        "  LEFT JOIN stillhere.room_user u ON u.room_id = $1 AND u.user_id = $2"
+        "  LEFT JOIN stillhere.room_last_seen s ON s.room_id = $1 AND s.user_id = $2"
+        "  LEFT JOIN stillhere.member m ON m.room_id = $1 AND m.user_id = $2"
+        " UNION ALL SELECT 1, 0, l.session_id, NULL, l.revision, l.prior_revision, l.ttl_ms, l.revision_given,"
+        "  l.expires_at > c.now, l.granted_at, l.renewed_at, l.expires_at, NULL, NULL, NULL, l.request_id, NULL FROM c, l"
+        " UNION ALL SELECT 2, 0, session_id, reason, revision, NULL, NULL, NULL, NULL, ended_at, NULL, NULL, NULL, NULL,"
+        "  NULL, request_id, event_id FROM t"
+        " UNION ALL SELECT 3, revision, session_id, kind, revision, lease_revision, user_sessions, NULL, NULL, at, NULL,"
+        "  NULL, NULL, NULL, NULL, request_id, event_id FROM e"
+        " ORDER BY 1, 2, 10, 3"};
 
 enum { PART_USER, PART_LEASE, PART_TOMBSTONE, PART_EVENT };
 enum {

@@ -14,39 +14,50 @@
 //
 // The clock is read once, so that every age in a reply is of the same moment.
 static const struct db_stmt user_stmt = {
-    "read_user_presence",
-    "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
-    " l AS MATERIALIZED (SELECT l.room_id, l.renewed_at, l.expires_at > c.now AS live"
-    "  FROM c JOIN stillhere.lease l ON l.user_id = $1 AND l.room_id <> ''),"
-    " s AS (SELECT GREATEST((SELECT last_seen_at FROM stillhere.user_last_seen WHERE user_id = $1),"
-    "  max(renewed_at)) AS seen_at, count(*) FILTER (WHERE live) AS sessions FROM l)"
-    " SELECT c.now, s.seen_at, s.sessions, r.room_id FROM c CROSS JOIN s LEFT JOIN"
-    " (SELECT DISTINCT room_id FROM l WHERE live ORDER BY room_id LIMIT $2) r ON true ORDER BY r.room_id"};
+    .name = "read_user_presence",
+    .sql = "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
+           " l AS MATERIALIZED (SELECT l.room_id, l.renewed_at, l.expires_at > c.now AS live"
+           "  FROM c JOIN stillhere.lease l ON l.user_id = $1 AND l.room_id <> ''),"
+           " s AS (SELECT GREATEST((SELECT last_seen_at FROM stillhere.user_last_seen WHERE user_id = $1),"
+           "  max(renewed_at)) AS seen_at, count(*) FILTER (WHERE live) AS sessions FROM l)"
+           " SELECT c.now, s.seen_at, s.sessions, r.room_id FROM c CROSS JOIN s LEFT JOIN"
+           " (SELECT DISTINCT room_id FROM l WHERE live ORDER BY room_id LIMIT $2) r ON true ORDER BY r.room_id"};
 
 enum { USER_NOW, USER_SEEN, USER_SESSIONS, USER_ROOM };
 
 static const struct db_stmt users_stmt = {
-    "read_last_seen", "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now)"
-                      " SELECT c.now, i.user_id, GREATEST(s.last_seen_at, l.renewed_at), coalesce(l.live, false)"
-                      " FROM c CROSS JOIN unnest($1::text[]) WITH ORDINALITY AS i(user_id, n)"
-                      " LEFT JOIN stillhere.user_last_seen s ON s.user_id = i.user_id"
-                      " LEFT JOIN LATERAL (SELECT max(renewed_at) AS renewed_at, bool_or(expires_at > c.now) AS live"
-                      "  FROM stillhere.lease WHERE user_id = i.user_id AND room_id <> '') l ON true ORDER BY i.n"};
+    .name = "read_last_seen",
+    .sql = "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now)"
+           " SELECT c.now, i.user_id, GREATEST(s.last_seen_at, l.renewed_at), coalesce(l.live, false)"
+           " FROM c CROSS JOIN unnest($1::text[]) WITH ORDINALITY AS i(user_id, n)"
+           " LEFT JOIN stillhere.user_last_seen s ON s.user_id = i.user_id"
+           " LEFT JOIN LATERAL (SELECT max(renewed_at) AS renewed_at, bool_or(expires_at > c.now) AS live"
+           "  FROM stillhere.lease WHERE user_id = i.user_id AND room_id <> '') l ON true ORDER BY i.n",
+    .distributed = "WITH s AS MATERIALIZED (SELECT s.user_id, s.last_seen_at FROM stillhere.user_last_seen s"
+                   "  WHERE s.user_id = ANY($1::text[])),"
+                   " l AS MATERIALIZED (SELECT user_id, max(renewed_at) AS renewed_at, max(expires_at) AS expires_at"
+                   "  FROM stillhere.lease WHERE user_id = ANY($1::text[]) AND room_id <> '' GROUP BY user_id),"
+                   " c AS MATERIALIZED (SELECT clock_timestamp() AS now)"
+                   " SELECT c.now, i.user_id, GREATEST(s.last_seen_at, l.renewed_at),"
+                   " coalesce(l.expires_at > c.now, false)"
+                   " FROM c CROSS JOIN unnest($1::text[]) WITH ORDINALITY AS i(user_id, n)"
+                   " LEFT JOIN s ON s.user_id = i.user_id LEFT JOIN l ON l.user_id = i.user_id ORDER BY i.n"};
 
 // Sorted anew each time: an index on a time that every flush changes would cost more than it gives. What somebody has
 // set to a time that no cursor can name is listed at the end of those that one can, so that pages come to an end.
 static const struct db_stmt room_stmt = {
-    "read_room_last_seen",
-    "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
-    " s AS (SELECT user_id, LEAST(GREATEST(max(seen_at), timestamptz 'epoch'), timestamptz '2200-01-01 00:00:00+00')"
-    "   AS seen_at, bool_or(live) AS live FROM"
-    "  (SELECT user_id, last_seen_at AS seen_at, false AS live FROM stillhere.room_last_seen WHERE room_id = $1"
-    "   UNION ALL SELECT l.user_id, l.renewed_at, l.expires_at > c.now"
-    "   FROM c JOIN stillhere.lease l ON l.room_id = $1) x GROUP BY user_id),"
-    " a AS (SELECT timestamptz 'epoch' + $2 * interval '1 microsecond' AS seen_at)"
-    " SELECT c.now, s.user_id, s.seen_at, s.live FROM c CROSS JOIN s CROSS JOIN a"
-    " WHERE $3 IS NULL OR s.seen_at < a.seen_at OR (s.seen_at = a.seen_at AND s.user_id > $3)"
-    " ORDER BY s.seen_at DESC, s.user_id LIMIT $4"};
+    .name = "read_room_last_seen",
+    .sql =
+        "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
+        " s AS (SELECT user_id, LEAST(GREATEST(max(seen_at), timestamptz 'epoch'), timestamptz '2200-01-01 00:00:00+00')"
+        "   AS seen_at, bool_or(live) AS live FROM"
+        "  (SELECT user_id, last_seen_at AS seen_at, false AS live FROM stillhere.room_last_seen WHERE room_id = $1"
+        "   UNION ALL SELECT l.user_id, l.renewed_at, l.expires_at > c.now"
+        "   FROM c JOIN stillhere.lease l ON l.room_id = $1) x GROUP BY user_id),"
+        " a AS (SELECT timestamptz 'epoch' + $2 * interval '1 microsecond' AS seen_at)"
+        " SELECT c.now, s.user_id, s.seen_at, s.live FROM c CROSS JOIN s CROSS JOIN a"
+        " WHERE $3 IS NULL OR s.seen_at < a.seen_at OR (s.seen_at = a.seen_at AND s.user_id > $3)"
+        " ORDER BY s.seen_at DESC, s.user_id LIMIT $4"};
 
 enum { COL_NOW, COL_USER, COL_SEEN, COL_LIVE };
 

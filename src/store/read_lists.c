@@ -7,24 +7,32 @@
 
 // One reading of the clock for all rows: what is listed and what remains are judged at the same moment.
 static const struct db_stmt leases_stmt = {
-    "read_leases",
-    "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now)"
-    " SELECT c.now, l.user_id, l.session_id, l.revision, l.ttl_ms, l.granted_at, l.renewed_at, l.expires_at,"
-    " l.meta::text FROM c JOIN stillhere.lease l ON l.room_id = $1 AND l.expires_at > c.now"
-    " ORDER BY l.user_id, l.session_id"};
+    .name = "read_leases",
+    .sql = "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now)"
+           " SELECT c.now, l.user_id, l.session_id, l.revision, l.ttl_ms, l.granted_at, l.renewed_at, l.expires_at,"
+           " l.meta::text FROM c JOIN stillhere.lease l ON l.room_id = $1 AND l.expires_at > c.now"
+           " ORDER BY l.user_id, l.session_id"};
 
 enum { COL_NOW, COL_USER, COL_SESSION, COL_REVISION, COL_TTL, COL_GRANTED, COL_RENEWED, COL_EXPIRES, COL_META };
 
 // The rooms are cut to the page before their leases are counted.
 static const struct db_stmt room_list_stmt = {
-    "read_room_list",
-    "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
-    " page AS MATERIALIZED (SELECT room_id, revision, changed_at FROM stillhere.room"
-    "  WHERE room_id > $1 AND room_id >= $2 AND room_id <= $3 ORDER BY room_id LIMIT $4)"
-    " SELECT page.room_id, page.revision, n.users, n.sessions, page.changed_at"
-    " FROM c CROSS JOIN page CROSS JOIN LATERAL (SELECT count(DISTINCT l.user_id) AS users, count(*) AS sessions"
-    "  FROM stillhere.lease l WHERE l.room_id = page.room_id AND l.expires_at > c.now) n"
-    " ORDER BY page.room_id"};
+    .name = "read_room_list",
+    .sql = "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now),"
+           " page AS MATERIALIZED (SELECT room_id, revision, changed_at FROM stillhere.room"
+           "  WHERE room_id > $1 AND room_id >= $2 AND room_id <= $3 ORDER BY room_id LIMIT $4)"
+           " SELECT page.room_id, page.revision, n.users, n.sessions, page.changed_at"
+           " FROM c CROSS JOIN page CROSS JOIN LATERAL (SELECT count(DISTINCT l.user_id) AS users, count(*) AS sessions"
+           "  FROM stillhere.lease l WHERE l.room_id = page.room_id AND l.expires_at > c.now) n"
+           " ORDER BY page.room_id",
+    .distributed =
+        "WITH page AS MATERIALIZED (SELECT room_id, revision, changed_at FROM stillhere.room"
+        "  WHERE room_id > $1 AND room_id >= $2 AND room_id <= $3 ORDER BY room_id LIMIT $4),"
+        " n AS MATERIALIZED (SELECT l.room_id, count(DISTINCT l.user_id) AS users, count(*) AS sessions"
+        "  FROM stillhere.lease l JOIN page ON l.room_id = page.room_id WHERE l.expires_at > clock_timestamp()"
+        "  GROUP BY l.room_id)"
+        " SELECT page.room_id, page.revision, coalesce(n.users, 0), coalesce(n.sessions, 0), page.changed_at"
+        " FROM page LEFT JOIN n ON n.room_id = page.room_id ORDER BY page.room_id COLLATE \"C\""};
 
 enum { COL_ROOM, COL_HEAD, COL_USERS, COL_SESSIONS, COL_CHANGED };
 

@@ -3,10 +3,11 @@
 #include "store/read.h"
 
 static const struct db_stmt session_stmt = {
-    "read_session", "SELECT l.revision, l.expires_at > clock_timestamp(), t.revision, t.reason"
-                    " FROM (SELECT 1) one"
-                    " LEFT JOIN stillhere.lease l ON l.room_id = $1 AND l.user_id = $2 AND l.session_id = $3"
-                    " LEFT JOIN stillhere.tombstone t ON t.room_id = $1 AND t.user_id = $2 AND t.session_id = $3"};
+    .name = "read_session",
+    .sql = "SELECT l.revision, l.expires_at > clock_timestamp(), t.revision, t.reason"
+           " FROM (SELECT 1) one"
+           " LEFT JOIN stillhere.lease l ON l.room_id = $1 AND l.user_id = $2 AND l.session_id = $3"
+           " LEFT JOIN stillhere.tombstone t ON t.room_id = $1 AND t.user_id = $2 AND t.session_id = $3"};
 
 enum { COL_REVISION, COL_LIVE, COL_LAST_REVISION, COL_REASON };
 

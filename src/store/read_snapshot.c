@@ -8,28 +8,37 @@
 // Each statement returns at least one row, so that the room's revision is there where nobody is. Who is online, with
 // sessions or in grace, is a row of room_user; a grace that is over stays until its event is written, as a lease does.
 static const struct db_stmt sessions_stmt = {
-    "read_snapshot_sessions",
-    "SELECT coalesce(r.revision, 0), u.user_id, u.online_since, u.offline_at, l.session_id, l.revision, l.granted_at,"
-    " l.meta::text"
-    " FROM (SELECT $1::text AS room_id) q"
-    " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
-    " LEFT JOIN stillhere.room_user u ON u.room_id = q.room_id"
-    " LEFT JOIN stillhere.lease l ON l.room_id = u.room_id AND l.user_id = u.user_id"
-    " ORDER BY u.user_id, l.session_id"};
+    .name = "read_snapshot_sessions",
+    .sql =
+        "SELECT coalesce(r.revision, 0), u.user_id, u.online_since, u.offline_at, l.session_id, l.revision, l.granted_at,"
+        " l.meta::text"
+        " FROM (SELECT $1::text AS room_id) q"
+        " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+        " LEFT JOIN stillhere.room_user u ON u.room_id = q.room_id"
+        " LEFT JOIN stillhere.lease l ON l.room_id = u.room_id AND l.user_id = u.user_id"
+        " ORDER BY u.user_id, l.session_id"};
 
 static const struct db_stmt users_stmt = {
-    "read_snapshot_users",
-    "SELECT coalesce(r.revision, 0), u.user_id, u.online_since, u.offline_at,"
-    " (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = u.room_id AND l.user_id = u.user_id)"
-    " FROM (SELECT $1::text AS room_id) q"
-    " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
-    " LEFT JOIN stillhere.room_user u ON u.room_id = q.room_id"
-    " ORDER BY u.user_id"};
+    .name = "read_snapshot_users",
+    .sql = "SELECT coalesce(r.revision, 0), u.user_id, u.online_since, u.offline_at,"
+           " (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = u.room_id AND l.user_id = u.user_id)"
+           " FROM (SELECT $1::text AS room_id) q"
+           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+           " LEFT JOIN stillhere.room_user u ON u.room_id = q.room_id"
+           " ORDER BY u.user_id",
+    .distributed =
+        "SELECT coalesce(r.revision, 0), u.user_id, u.online_since, u.offline_at, coalesce(l.n, 0)"
+        " FROM (SELECT $1::text AS room_id) q"
+        " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+        " LEFT JOIN stillhere.room_user u ON u.room_id = q.room_id"
+        " LEFT JOIN (SELECT user_id, count(*) AS n FROM stillhere.lease WHERE room_id = $1 GROUP BY user_id) l"
+        " ON l.user_id = u.user_id ORDER BY u.user_id"};
 
 static const struct db_stmt count_stmt = {
-    "read_snapshot_count", "SELECT coalesce((SELECT revision FROM stillhere.room WHERE room_id = $1), 0),"
-                           " (SELECT count(*) FROM stillhere.room_user WHERE room_id = $1),"
-                           " (SELECT count(*) FROM stillhere.lease WHERE room_id = $1)"};
+    .name = "read_snapshot_count",
+    .sql = "SELECT coalesce((SELECT revision FROM stillhere.room WHERE room_id = $1), 0),"
+           " (SELECT count(*) FROM stillhere.room_user WHERE room_id = $1),"
+           " (SELECT count(*) FROM stillhere.lease WHERE room_id = $1)"};
 
 static const struct db_stmt *const view_stmts[VIEW_KINDS] = {
     [VIEW_SESSIONS] = &sessions_stmt, [VIEW_USERS] = &users_stmt, [VIEW_COUNT] = &count_stmt};

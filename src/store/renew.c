@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/util.h"
+#include "store/renew_held.h"
 #include "store/rounds.h"
 
 // How this one statement keeps its promises:
@@ -113,16 +115,37 @@ static enum db_status take_rows(struct op *const *ops, size_t n, const PGresult 
   return DB_OK;
 }
 
+#define RENEW_STEPS_MAX 3
+
+/// The statements of a round that give back leases, with their parameters: one, or three where the tables are
+/// distributed. @return how many
+static int renew_steps(struct db_step steps[RENEW_STEPS_MAX], bool distributed, const struct db_params *keys,
+                       const struct db_params *p) {
+  if (!distributed) {
+    steps[0] = (struct db_step){&renew_stmt, p};
+    return 1;
+  }
+  steps[0] = (struct db_step){&leases_hold_stmt, keys};
+  steps[1] = (struct db_step){&renew_held_stmt, p};
+  steps[2] = (struct db_step){&renew_insert_stmt, p};
+  return 3;
+}
+
+static void key_params(struct db_params *p, struct op *const *ops, size_t n) {
+  db_p_text_array(p, n, op_at_room, ops);
+  db_p_text_array(p, n, op_at_user, ops);
+  db_p_text_array(p, n, op_at_session, ops);
+}
+
 enum db_status renew_round(struct db *db, struct op *const *ops, size_t n, int64_t renew_min_ms, enum renewed *outcome,
                            int64_t *now_us) {
   const char **rooms = calloc(n, sizeof *rooms);
   if (rooms == NULL) {
     return DB_FAILED;
   }
-  struct db_params p = {0}, q = {0};
-  db_p_text_array(&p, n, op_at_room, ops);
-  db_p_text_array(&p, n, op_at_user, ops);
-  db_p_text_array(&p, n, op_at_session, ops);
+  struct db_params keys = {0}, p = {0}, q = {0};
+  key_params(&keys, ops, n);
+  key_params(&p, ops, n);
   db_p_int8_array(&p, n, op_at_revision, ops);
   db_p_bool_array(&p, n, op_at_given, ops);
   db_p_int4_array(&p, n, op_at_ttl, ops);
@@ -130,20 +153,26 @@ enum db_status renew_round(struct db *db, struct op *const *ops, size_t n, int64
   db_p_text_array(&p, n, op_at_request_id, ops);
   db_p_int8(&p, renew_min_ms);
   db_p_text_array(&q, distinct_rooms(ops, n, rooms), string_at, rooms);
-  const struct db_step steps[] = {{&renew_stmt, &p}, {&room_revisions_stmt, &q}, {&now_stmt, NULL}};
-  PGresult *results[3] = {0};
-  enum db_status status = db_pipeline(db, steps, 3, results);
+  struct db_step steps[RENEW_STEPS_MAX + 2];
+  int n_renew = renew_steps(steps, db_distributed(db), &keys, &p);
+  steps[n_renew] = (struct db_step){&room_revisions_stmt, &q};
+  steps[n_renew + 1] = (struct db_step){&now_stmt, NULL};
+  PGresult *results[ARRAY_LEN(steps)] = {0};
+  enum db_status status = db_pipeline(db, steps, n_renew + 2, results);
   if (status == DB_OK) {
     for (size_t i = 0; i < n; i++) {
       outcome[i] = RENEW_LEFT;
     }
-    status = take_rows(ops, n, results[0], outcome);
-    take_room_revisions(ops, n, results[1]);
-    *now_us = db_time(results[2], 0, 0);
+    for (int i = 0; i < n_renew && status == DB_OK; i++) {
+      status = take_rows(ops, n, results[i], outcome);
+    }
+    take_room_revisions(ops, n, results[n_renew]);
+    *now_us = db_time(results[n_renew + 1], 0, 0);
   }
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < n_renew + 2; i++) {
     PQclear(results[i]);
   }
+  db_params_clear(&keys);
   db_params_clear(&p);
   db_params_clear(&q);
   free(rooms);

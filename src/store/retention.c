@@ -15,18 +15,33 @@
   " AND e.revision <= raised.pruned_revision RETURNING 1)"                                                             \
   " SELECT count(*) FROM gone"
 
+// Where the tables are distributed rooms are waited for, and what is chosen is looked at again when it is changed.
+#define DISTRIBUTED_BELOW_FLOOR                                                                                        \
+  " raised AS MATERIALIZED (UPDATE stillhere.room r SET pruned_revision = GREATEST(r.pruned_revision, old.floor)"      \
+  " FROM old WHERE r.room_id = old.room_id RETURNING r.room_id, r.pruned_revision),"                                   \
+  " gone AS MATERIALIZED (DELETE FROM stillhere.event e USING raised WHERE e.room_id = raised.room_id"                 \
+  " AND e.revision <= raised.pruned_revision RETURNING 1 AS one)"                                                      \
+  " SELECT count(*) FROM gone"
+
 static const struct db_stmt by_age_stmt = {
     .name = "prune_events_by_age",
     .sql =
         "WITH old AS (SELECT e.room_id, max(e.revision) AS floor"
         " FROM (SELECT room_id, revision FROM stillhere.event"
         " WHERE at < clock_timestamp() - $1 * interval '1 ms' ORDER BY at LIMIT $2) e GROUP BY e.room_id)," PRUNE_BELOW_FLOOR,
+    .distributed = "WITH o AS MATERIALIZED (SELECT room_id, revision FROM stillhere.event"
+                   " WHERE at < clock_timestamp() - $1 * interval '1 ms' ORDER BY at LIMIT $2),"
+                   " old AS MATERIALIZED (SELECT room_id, max(revision) AS floor FROM o"
+                   " GROUP BY room_id)," DISTRIBUTED_BELOW_FLOOR,
 };
 
 static const struct db_stmt by_count_stmt = {
     .name = "prune_events_by_count",
     .sql = "WITH old AS (SELECT room_id, LEAST(revision - $1, pruned_revision + $2) AS floor FROM stillhere.room"
            " WHERE revision - pruned_revision > $1 ORDER BY room_id LIMIT 100)," PRUNE_BELOW_FLOOR,
+    .distributed =
+        "WITH old AS MATERIALIZED (SELECT room_id, LEAST(revision - $1, pruned_revision + $2) AS floor"
+        " FROM stillhere.room WHERE revision - pruned_revision > $1 ORDER BY room_id LIMIT 100)," DISTRIBUTED_BELOW_FLOOR,
 };
 
 static const struct db_stmt tombstones_stmt = {
@@ -37,6 +52,12 @@ static const struct db_stmt tombstones_stmt = {
            " gone AS (DELETE FROM stillhere.tombstone t USING old WHERE t.room_id = old.room_id"
            " AND t.user_id = old.user_id AND t.session_id = old.session_id RETURNING 1)"
            " SELECT count(*) FROM gone",
+    .distributed = "WITH old AS MATERIALIZED (SELECT room_id, user_id, session_id FROM stillhere.tombstone"
+                   " WHERE ended_at < clock_timestamp() - $1 * interval '1 ms' ORDER BY ended_at LIMIT $2),"
+                   " gone AS MATERIALIZED (DELETE FROM stillhere.tombstone t USING old WHERE t.room_id = old.room_id"
+                   " AND t.user_id = old.user_id AND t.session_id = old.session_id"
+                   " AND t.ended_at < " DB_TIME_DISTRIBUTED " - $1 * interval '1 ms' RETURNING 1 AS one)"
+                   " SELECT count(*) FROM gone",
 };
 
 /// Runs one of them with @a bound. @param[out] more set when it may have left something

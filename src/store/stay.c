@@ -6,17 +6,32 @@
 
 // A member who was granted again and has not come back yet is not revoked, though the tombstone says so.
 static const struct db_stmt stays_stmt = {
-    "read_stays",
-    "SELECT q.i, l.granted_at, l.expires_at, coalesce(l.expires_at > clock_timestamp(), false),"
-    " coalesce(m.revoked_at IS NOT NULL, false), m.room_id IS NULL AND coalesce(t.reason = 'revoked', false),"
-    " coalesce(r.revision, 0)"
-    " FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS q(room_id, user_id, session_id, i)"
-    " LEFT JOIN stillhere.lease l"
-    " ON l.room_id = q.room_id AND l.user_id = q.user_id AND l.session_id = q.session_id"
-    " LEFT JOIN stillhere.tombstone t"
-    " ON t.room_id = q.room_id AND t.user_id = q.user_id AND t.session_id = q.session_id"
-    " LEFT JOIN stillhere.member m ON m.room_id = q.room_id AND m.user_id = q.user_id"
-    " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"};
+    .name = "read_stays",
+    .sql = "SELECT q.i, l.granted_at, l.expires_at, coalesce(l.expires_at > clock_timestamp(), false),"
+           " coalesce(m.revoked_at IS NOT NULL, false), m.room_id IS NULL AND coalesce(t.reason = 'revoked', false),"
+           " coalesce(r.revision, 0)"
+           " FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS q(room_id, user_id, session_id, i)"
+           " LEFT JOIN stillhere.lease l"
+           " ON l.room_id = q.room_id AND l.user_id = q.user_id AND l.session_id = q.session_id"
+           " LEFT JOIN stillhere.tombstone t"
+           " ON t.room_id = q.room_id AND t.user_id = q.user_id AND t.session_id = q.session_id"
+           " LEFT JOIN stillhere.member m ON m.room_id = q.room_id AND m.user_id = q.user_id"
+           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id",
+    // All of a room by one join on its node, for the moment; the rest is for rooms that are not there.
+    .distributed =
+        "WITH x AS MATERIALIZED (SELECT q.i, l.granted_at, l.expires_at, m.revoked_at IS NOT NULL AS member_revoked,"
+        " m.room_id IS NULL AND coalesce(t.reason = 'revoked', false) AS lease_revoked, r.revision"
+        " FROM stillhere.room r"
+        " JOIN unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS q(room_id, user_id, session_id, i)"
+        " ON r.room_id = q.room_id"
+        " LEFT JOIN stillhere.lease l"
+        " ON l.room_id = r.room_id AND l.user_id = q.user_id AND l.session_id = q.session_id"
+        " LEFT JOIN stillhere.tombstone t"
+        " ON t.room_id = r.room_id AND t.user_id = q.user_id AND t.session_id = q.session_id"
+        " LEFT JOIN stillhere.member m ON m.room_id = r.room_id AND m.user_id = q.user_id)"
+        " SELECT q.i, x.granted_at, x.expires_at, coalesce(x.expires_at > clock_timestamp(), false),"
+        " coalesce(x.member_revoked, false), coalesce(x.lease_revoked, false), coalesce(x.revision, 0)"
+        " FROM unnest($1::text[]) WITH ORDINALITY AS q(room_id, i) LEFT JOIN x ON x.i = q.i"};
 
 enum { COL_INDEX, COL_GRANTED, COL_EXPIRES, COL_UNEXPIRED, COL_MEMBER_REVOKED, COL_LEASE_REVOKED, COL_ROOM_REVISION };
 

@@ -18,6 +18,14 @@
   " CROSS JOIN LATERAL (SELECT * FROM stillhere." table                                                                \
   " WHERE room_id = i.room_id AND user_id = i.user_id AND session_id = i.session_id FOR UPDATE) " alias
 
+// The same where the tables are distributed: an UPDATE that changes nothing locks, and what is done with the rows is
+// done with them locked. They are in no order, so two batches may meet crosswise, which Citus finds out.
+#define HELD(table, columns)                                                                                           \
+  "WITH l AS MATERIALIZED (UPDATE stillhere." table " AS l SET revision = l.revision"                                  \
+  " FROM unnest($1::text[], $2::text[], $3::text[]) AS i(room_id, user_id, session_id)"                                \
+  " WHERE l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id RETURNING " columns ") "
+#define IN_ORDER " ORDER BY l.room_id COLLATE \"C\", l.user_id COLLATE \"C\", l.session_id COLLATE \"C\""
+
 #define KEYS_USING(alias)                                                                                              \
   " USING unnest($1::text[], $2::text[], $3::text[]) AS i(room_id, user_id, session_id)"                               \
   " WHERE " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id AND " alias ".session_id = i.session_id"
@@ -25,18 +33,28 @@
 static const struct db_stmt leases_stmt = {
     .name = "leases_lock",
     .sql = "SELECT " LEASE_COLUMNS_ENDING(CREDITED_END) ", " CREDITED_END " <= clock_timestamp()" LOCKED("lease", "l"),
+    .distributed = HELD("lease", LEASE_COLUMNS) "SELECT " LEASE_COLUMNS_ENDING(
+        CREDITED_END) ", " CREDITED_END " <= clock_timestamp() FROM l" IN_ORDER,
 };
 
 static const struct db_stmt tombstones_stmt = {
     .name = "tombstones_lock",
     .sql = "SELECT t.room_id, t.user_id, t.session_id, t.revision, t.reason, t.event_id" LOCKED("tombstone", "t"),
+    .distributed = HELD(
+        "tombstone",
+        "l.room_id, l.user_id, l.session_id, l.revision, l.reason, l.event_id") "SELECT room_id, user_id, session_id, revision, reason, event_id FROM l" IN_ORDER,
 };
 
+// Where the tables are distributed nothing is locked: who is granted a lease is looked at again under the row of the
+// room (transition_sql.c), and so is what a revocation finds.
 static const struct db_stmt members_stmt = {
     .name = "members_lock",
     .sql = "SELECT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
            " WHERE (m.room_id, m.user_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
            " ORDER BY m.room_id, m.user_id FOR SHARE OF m",
+    .distributed = "SELECT DISTINCT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
+                   " JOIN unnest($1::text[], $2::text[]) AS i(room_id, user_id)"
+                   " ON m.room_id = i.room_id AND m.user_id = i.user_id ORDER BY m.room_id, m.user_id",
 };
 
 const struct db_stmt leases_delete_stmt = {

@@ -21,10 +21,17 @@ static const struct db_stmt overdue_stmt = {
     .sql = "SELECT room_id, user_id, session_id, revision FROM stillhere.lease l WHERE expires_at <= clock_timestamp()"
            " AND " CREDITED_END " <= clock_timestamp()"
            " AND (room_id, user_id, session_id) > ($2, $3, $4) ORDER BY room_id, user_id, session_id LIMIT $1",
+    .distributed =
+        "WITH l AS MATERIALIZED (SELECT room_id, user_id, session_id, revision, expires_at, renewed_at, ttl_ms"
+        " FROM stillhere.lease WHERE expires_at <= clock_timestamp()"
+        " AND (room_id, user_id, session_id) > ($2, $3, $4))"
+        " SELECT room_id, user_id, session_id, revision FROM l WHERE " CREDITED_END " <= clock_timestamp()"
+        " ORDER BY room_id COLLATE \"C\", user_id COLLATE \"C\", session_id COLLATE \"C\" LIMIT $1",
 };
 
 // The claim. A row that somebody holds is passed over and comes again with the next sweep; one that was renewed
-// meanwhile no longer has the revision that was read, and is left alone.
+// meanwhile no longer has the revision that was read, and is left alone. Where the tables are distributed it is waited
+// for; outages are known on the coordinator alone, so a credit that was found since shows in a last column, afterwards.
 static const struct db_stmt claim_stmt = {
     .name = "sweep_claim",
     .sql =
@@ -38,7 +45,18 @@ static const struct db_stmt claim_stmt = {
         " RETURNING l.room_id, l.user_id, l.session_id, l.revision, l.renewed_at, l.expires_at, l.request_id)"
         " SELECT room_id, user_id, session_id, revision, renewed_at, expires_at, request_id FROM gone"
         " ORDER BY expires_at, room_id, user_id, session_id",
+    .distributed =
+        "WITH l AS MATERIALIZED (DELETE FROM stillhere.lease l"
+        " USING unnest($1::text[], $2::text[], $3::text[], $4::int8[]) AS i(room_id, user_id, session_id, revision)"
+        " WHERE l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"
+        " AND l.revision = i.revision AND l.expires_at <= " DB_TIME_DISTRIBUTED
+        " RETURNING l.room_id, l.user_id, l.session_id, l.revision, l.renewed_at, l.expires_at, l.request_id, l.ttl_ms)"
+        " SELECT room_id, user_id, session_id, revision, renewed_at, expires_at, request_id,"
+        " " CREDITED_END " > clock_timestamp() FROM l"
+        " ORDER BY expires_at, room_id COLLATE \"C\", user_id COLLATE \"C\", session_id COLLATE \"C\"",
 };
+
+enum { COL_CREDITED = 7 };
 
 // now() is the start of this one statement; unlike clock_timestamp() it can be looked up in the index. What is listed
 // is judged again under the lock of the room.
@@ -170,6 +188,10 @@ static enum db_status expire_work(struct db *db, void *ctx) {
   struct transitions t = {0};
   for (int i = 0; status == DB_OK && i < PQntuples(r); i++) {
     struct lease_key key = {db_text(r, i, 0), db_text(r, i, 1), db_text(r, i, 2)};
+    if (PQnfields(r) > COL_CREDITED && db_bool(r, i, COL_CREDITED)) {
+      status = DB_LOST; // as in sure()
+      break;
+    }
     struct transition *x = transitions_add(&t, EVENT_LEASE_EXPIRED, &key);
     if (x == NULL) {
       status = DB_FAILED;

@@ -31,10 +31,19 @@ static const struct db_stmt rooms_lock_stmt = {
     .sql = "SELECT r.room_id, GREATEST(r.revision, (SELECT max(e.revision) FROM stillhere.event e"
            " WHERE e.room_id = r.room_id)) FROM stillhere.room r WHERE r.room_id = ANY($1::text[])"
            " ORDER BY r.room_id FOR UPDATE OF r",
+    .distributed = "WITH r AS MATERIALIZED (UPDATE stillhere.room AS r SET revision = r.revision"
+                   " WHERE r.room_id = ANY($1::text[]) RETURNING r.room_id, r.revision),"
+                   " e AS MATERIALIZED (SELECT e.room_id, max(e.revision) AS revision FROM stillhere.event e"
+                   " WHERE e.room_id = ANY($1::text[]) GROUP BY e.room_id)"
+                   " SELECT r.room_id, GREATEST(r.revision, e.revision) FROM r LEFT JOIN e ON e.room_id = r.room_id"
+                   " ORDER BY r.room_id COLLATE \"C\"",
 };
 
 // Runs after the rooms are locked, with a snapshot of its own: every change of these rooms that has committed is in
 // it, and none can commit before us. The time is read under the locks too, so events of a room are in order of time.
+#define OF_PAIRS(alias)                                                                                                \
+  " JOIN unnest($1::text[], $2::text[]) AS i(room_id, user_id)"                                                        \
+  " ON " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id"
 static const struct db_stmt pairs_stmt = {
     .name = "room_users_read",
     .sql = "SELECT (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = i.room_id AND l.user_id = i.user_id),"
@@ -43,6 +52,18 @@ static const struct db_stmt pairs_stmt = {
            " AND m.revoked_at IS NOT NULL)"
            " FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i(room_id, user_id, n)"
            " LEFT JOIN stillhere.room_user u ON u.room_id = i.room_id AND u.user_id = i.user_id ORDER BY i.n",
+    .distributed = "WITH s AS MATERIALIZED (SELECT l.room_id, l.user_id, count(*) AS n FROM stillhere.lease l" OF_PAIRS(
+        "l") " GROUP BY l.room_id, l.user_id),"
+             " u AS MATERIALIZED (SELECT u.room_id, u.user_id, u.online_since, u.offline_at"
+             " FROM stillhere.room_user u" OF_PAIRS(
+                 "u") "),"
+                      " m AS MATERIALIZED (SELECT m.room_id, m.user_id FROM stillhere.member m" OF_PAIRS(
+                          "m") " WHERE m.revoked_at IS NOT NULL)"
+                               " SELECT coalesce(s.n, 0), u.online_since, u.offline_at, clock_timestamp(), m.room_id IS NOT NULL"
+                               " FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i(room_id, user_id, n)"
+                               " LEFT JOIN s ON s.room_id = i.room_id AND s.user_id = i.user_id"
+                               " LEFT JOIN u ON u.room_id = i.room_id AND u.user_id = i.user_id"
+                               " LEFT JOIN m ON m.room_id = i.room_id AND m.user_id = i.user_id ORDER BY i.n",
 };
 
 static const char *user_id_at(const void *plan, size_t i) {

@@ -100,38 +100,56 @@ static const struct db_stmt lock_stmt = {
     .sql = "SELECT room_id, replay FROM stillhere.webhook_lane WHERE target = $1 AND newest > done"
            " AND due_at <= clock_timestamp() AND (claimed_until IS NULL OR claimed_until <= clock_timestamp())"
            " ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED",
+    .distributed = "SELECT room_id, replay FROM stillhere.webhook_lane WHERE target = $1 AND newest > done"
+                   " AND due_at <= clock_timestamp() AND (claimed_until IS NULL OR claimed_until <= clock_timestamp())"
+                   " ORDER BY due_at LIMIT $2",
+};
+
+// Where the tables are distributed each lane that was found is locked, claimed and read by itself: all of it on the
+// node of its room.
+static const struct db_stmt lock_one_stmt = {
+    .name = "webhook_lane_lock",
+    .sql = "SELECT room_id, replay FROM stillhere.webhook_lane WHERE target = $1 AND room_id = $2 AND replay = $3"
+           " AND newest > done"
+           " AND due_at <= clock_timestamp() AND (claimed_until IS NULL OR claimed_until <= clock_timestamp())"
+           " FOR UPDATE SKIP LOCKED",
 };
 
 // A new statement, so that it sees all events up to the newest of the locked lane. What a message consists of is fixed
 // here, the first time, so that every attempt has the same id and the same bytes. It ends where the epoch changes, as
 // it does between what a restore has brought back and what came after: while the smallest is the greatest, they are
 // one.
+#define CLAIM(now)                                                                                                     \
+  "UPDATE stillhere.webhook_lane l SET claim = $4, claimed_until = " now " + interval '30 s',"                         \
+  " message_through = COALESCE(l.message_through, CASE WHEN l.replay THEN"                                             \
+  " (SELECT min(e.message) FROM stillhere.webhook_event e WHERE e.room_id = l.room_id AND e.target = l.target"         \
+  " AND e.replay AND e.dead_at IS NULL) ELSE"                                                                          \
+  " (SELECT max(o.revision) FROM (SELECT m.revision, min(m.epoch) OVER up = max(m.epoch) OVER up AS same"              \
+  " FROM (SELECT e.revision, split_part(e.event_id, ':', 1) AS epoch FROM stillhere.webhook_event e"                   \
+  " WHERE e.room_id = l.room_id AND e.target = l.target AND NOT e.replay AND e.revision > l.done"                      \
+  " AND e.dead_at IS NULL ORDER BY e.revision LIMIT $5) m WINDOW up AS (ORDER BY m.revision)) o"                       \
+  " WHERE o.same) END, l.newest)"
 static const struct db_stmt claim_stmt = {
     .name = "webhook_lanes_claim",
-    .sql = "UPDATE stillhere.webhook_lane l SET claim = $4, claimed_until = clock_timestamp() + interval '30 s',"
-           " message_through = COALESCE(l.message_through, CASE WHEN l.replay THEN"
-           " (SELECT min(e.message) FROM stillhere.webhook_event e WHERE e.room_id = l.room_id AND e.target = l.target"
-           " AND e.replay AND e.dead_at IS NULL) ELSE"
-           " (SELECT max(o.revision) FROM (SELECT m.revision, min(m.epoch) OVER up = max(m.epoch) OVER up AS same"
-           " FROM (SELECT e.revision, split_part(e.event_id, ':', 1) AS epoch FROM stillhere.webhook_event e"
-           " WHERE e.room_id = l.room_id AND e.target = l.target AND NOT e.replay AND e.revision > l.done"
-           " AND e.dead_at IS NULL ORDER BY e.revision LIMIT $5) m WINDOW up AS (ORDER BY m.revision)) o"
-           " WHERE o.same) END, l.newest)"
-           " FROM unnest($2::text[], $3::bool[]) AS i(room_id, replay)"
-           " WHERE l.target = $1 AND l.room_id = i.room_id AND l.replay = i.replay",
+    .sql = CLAIM(DB_TIME_PLAIN) " FROM unnest($2::text[], $3::bool[]) AS i(room_id, replay)"
+                                " WHERE l.target = $1 AND l.room_id = i.room_id AND l.replay = i.replay",
+    .distributed = CLAIM(DB_TIME_DISTRIBUTED) " WHERE l.target = $1 AND l.room_id = ($2::text[])[1]"
+                                              " AND l.replay = ($3::bool[])[1]",
 };
 
+#define READ(which)                                                                                                    \
+  "SELECT l.room_id, l.replay, l.message_through, l.attempts,"                                                         \
+  " COALESCE(l.failing_since, clock_timestamp()) > clock_timestamp() - $3 * interval '1 ms'"                           \
+  " OR e.created_at > clock_timestamp() - $3 * interval '1 ms',"                                                       \
+  " e.event_id, e.payload, e.payload::json->>'at'"                                                                     \
+  " FROM stillhere.webhook_lane l LEFT JOIN stillhere.webhook_event e ON e.room_id = l.room_id"                        \
+  " AND e.target = l.target AND e.replay = l.replay AND e.dead_at IS NULL AND CASE WHEN l.replay"                      \
+  " THEN e.message = l.message_through ELSE e.revision > l.done AND e.revision <= l.message_through END"               \
+  " WHERE l.target = $1 AND l.claim = $2 AND " which " ORDER BY l.room_id, l.replay, e.revision"
 static const struct db_stmt read_stmt = {
     .name = "webhook_messages_read",
-    .sql = "SELECT l.room_id, l.replay, l.message_through, l.attempts,"
-           " COALESCE(l.failing_since, clock_timestamp()) > clock_timestamp() - $3 * interval '1 ms'"
-           " OR e.created_at > clock_timestamp() - $3 * interval '1 ms',"
-           " e.event_id, e.payload, e.payload::json->>'at'"
-           " FROM stillhere.webhook_lane l LEFT JOIN stillhere.webhook_event e ON e.room_id = l.room_id"
-           " AND e.target = l.target AND e.replay = l.replay AND e.dead_at IS NULL AND CASE WHEN l.replay"
-           " THEN e.message = l.message_through ELSE e.revision > l.done AND e.revision <= l.message_through END"
-           " WHERE l.target = $1 AND l.claim = $2 AND (l.room_id, l.replay) IN"
-           " (SELECT * FROM unnest($4::text[], $5::bool[])) ORDER BY l.room_id, l.replay, e.revision",
+    .sql = READ("(l.room_id, l.replay) IN (SELECT * FROM unnest($4::text[], $5::bool[]))"),
+    .distributed = READ("l.room_id = ($4::text[])[1] AND l.replay = ($5::bool[])[1]"),
 };
 
 struct claim {
@@ -200,9 +218,12 @@ static bool take_message(struct webhook_message *m, const PGresult *r, int from,
 
 static enum db_status take_messages(struct claim *c, const PGresult *r) {
   int rows = PQntuples(r);
-  c->list = rows > 0 ? calloc((size_t)rows, sizeof *c->list) : NULL;
-  if (rows > 0 && c->list == NULL)
+  if (rows == 0)
+    return DB_OK;
+  struct webhook_message *list = realloc(c->list, (c->n + (size_t)rows) * sizeof *list);
+  if (list == NULL)
     return DB_FAILED;
+  c->list = list;
   for (int from = 0, to; from < rows; from = to) {
     for (to = from + 1;
          to < rows && strcmp(db_text(r, to, 0), db_text(r, from, 0)) == 0 && db_bool(r, to, 1) == db_bool(r, from, 1);)
@@ -238,6 +259,23 @@ static enum db_status claim_lanes(struct db *db, struct claim *c, const PGresult
   return status;
 }
 
+static enum db_status claim_one_by_one(struct db *db, struct claim *c, const PGresult *lanes) {
+  enum db_status status = DB_OK;
+  for (int i = 0; i < PQntuples(lanes) && status == DB_OK; i++) {
+    struct db_params params = {0};
+    db_p_text(&params, c->target);
+    db_p_text(&params, db_text(lanes, i, 0));
+    db_p_bool(&params, db_bool(lanes, i, 1));
+    PGresult *lane = NULL;
+    status = db_run(db, &lock_one_stmt, &params, &lane);
+    db_params_clear(&params);
+    if (status == DB_OK && PQntuples(lane) > 0)
+      status = claim_lanes(db, c, lane);
+    PQclear(lane);
+  }
+  return status;
+}
+
 static enum db_status claim_work(struct db *db, void *ctx) {
   struct claim *c = ctx;
   webhook_messages_free(c->list, c->n);
@@ -250,7 +288,7 @@ static enum db_status claim_work(struct db *db, void *ctx) {
   enum db_status status = db_run(db, &lock_stmt, &params, &lanes);
   db_params_clear(&params);
   if (status == DB_OK && PQntuples(lanes) > 0)
-    status = claim_lanes(db, c, lanes);
+    status = db_distributed(db) ? claim_one_by_one(db, c, lanes) : claim_lanes(db, c, lanes);
   PQclear(lanes);
   return status;
 }
@@ -288,34 +326,44 @@ static const struct db_stmt delete_stmt = {
     .sql = "DELETE FROM stillhere.webhook_event e" ITS_EVENTS " AND $4::text IS NOT NULL",
 };
 
+#define BURY(now)                                                                                                      \
+  "UPDATE stillhere.webhook_event e SET dead_at = " now ", message = $5, attempts = $8,"                               \
+  " error = $7" ITS_EVENTS " AND $4::text IS NOT NULL"
 static const struct db_stmt bury_stmt = {
     .name = "webhook_events_bury",
-    .sql = "UPDATE stillhere.webhook_event e SET dead_at = clock_timestamp(), message = $5, attempts = $8,"
-           " error = $7" ITS_EVENTS " AND $4::text IS NOT NULL",
+    .sql = BURY(DB_TIME_PLAIN),
+    .distributed = BURY(DB_TIME_DISTRIBUTED),
 };
 
 // A lane of replays has no order of revisions: it is done when nothing is left.
+#define NEXT(now)                                                                                                      \
+  "UPDATE stillhere.webhook_lane l SET done = CASE WHEN NOT l.replay THEN GREATEST(l.done, $5)"                        \
+  " WHEN EXISTS (SELECT FROM stillhere.webhook_event e WHERE e.room_id = l.room_id AND e.target = l.target"            \
+  " AND e.replay AND e.dead_at IS NULL) THEN 0 ELSE l.newest END,"                                                     \
+  " message_through = NULL, attempts = 0, claim = NULL, claimed_until = NULL, due_at = " now ","                       \
+  " failing_since = CASE WHEN $6::text IS NULL THEN NULL ELSE COALESCE(l.failing_since, " now ") END,"                 \
+  " last_error = $6" MINE
 static const struct db_stmt next_stmt = {
     .name = "webhook_lane_next",
-    .sql =
-        "UPDATE stillhere.webhook_lane l SET done = CASE WHEN NOT l.replay THEN GREATEST(l.done, $5)"
-        " WHEN EXISTS (SELECT FROM stillhere.webhook_event e WHERE e.room_id = l.room_id AND e.target = l.target"
-        " AND e.replay AND e.dead_at IS NULL) THEN 0 ELSE l.newest END,"
-        " message_through = NULL, attempts = 0, claim = NULL, claimed_until = NULL, due_at = clock_timestamp(),"
-        " failing_since = CASE WHEN $6::text IS NULL THEN NULL ELSE COALESCE(l.failing_since, clock_timestamp()) END,"
-        " last_error = $6" MINE,
+    .sql = NEXT(DB_TIME_PLAIN),
+    .distributed = NEXT(DB_TIME_DISTRIBUTED),
 };
 
+#define RETRY(now)                                                                                                     \
+  "UPDATE stillhere.webhook_lane l SET attempts = l.attempts + 1, claim = NULL, claimed_until = NULL,"                 \
+  " due_at = " now " + $5 * interval '1 ms',"                                                                          \
+  " failing_since = COALESCE(l.failing_since, " now "), last_error = $6" MINE
 static const struct db_stmt retry_stmt = {
     .name = "webhook_lane_retry",
-    .sql = "UPDATE stillhere.webhook_lane l SET attempts = l.attempts + 1, claim = NULL, claimed_until = NULL,"
-           " due_at = clock_timestamp() + $5 * interval '1 ms',"
-           " failing_since = COALESCE(l.failing_since, clock_timestamp()), last_error = $6" MINE,
+    .sql = RETRY(DB_TIME_PLAIN),
+    .distributed = RETRY(DB_TIME_DISTRIBUTED),
 };
 
+#define RELEASE(now) "UPDATE stillhere.webhook_lane l SET claim = NULL, claimed_until = NULL, due_at = " now "" MINE
 static const struct db_stmt release_stmt = {
     .name = "webhook_lane_release",
-    .sql = "UPDATE stillhere.webhook_lane l SET claim = NULL, claimed_until = NULL, due_at = clock_timestamp()" MINE,
+    .sql = RELEASE(DB_TIME_PLAIN),
+    .distributed = RELEASE(DB_TIME_DISTRIBUTED),
 };
 
 struct ending {

@@ -24,9 +24,18 @@
 #define DEAD(EVENTS)                                                                                                   \
   "SELECT count(*) AS n FROM (SELECT FROM stillhere.webhook_event d WHERE d.dead_at IS NOT NULL" EVENTS " LIMIT $1) x"
 
+#define WAITING                                                                                                        \
+  " FROM stillhere.webhook_lane l JOIN stillhere.webhook_event e ON e.room_id = l.room_id"                             \
+  " AND e.target = l.target AND e.replay = l.replay AND e.dead_at IS NULL AND (l.replay OR e.revision > l.done)"       \
+  " WHERE l.newest > l.done"
 static const struct db_stmt count_stmt = {
     .name = "webhook_count",
     .sql = "SELECT b.n, d.n, b.age FROM (" BACKLOG("") ") b, (" DEAD("") ") d",
+    // Counted on the nodes: to send up to $1 rows here would cost more.
+    .distributed = "WITH b AS MATERIALIZED (SELECT count(*) AS n, min(e.created_at) AS oldest" WAITING
+                   "), d AS MATERIALIZED (SELECT count(*) AS n FROM stillhere.webhook_event WHERE dead_at IS NOT NULL)"
+                   " SELECT LEAST(b.n, $1), LEAST(d.n, $1),"
+                   " COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - b.oldest) * 1000, 0)::int8 FROM b, d",
 };
 
 enum db_status webhook_count(struct db *db, struct webhook_counts *counts) {
@@ -49,6 +58,11 @@ static const struct db_stmt old_stmt = {
     .name = "webhook_prune_dead",
     .sql = "DELETE FROM stillhere.webhook_event WHERE ctid = ANY (ARRAY(SELECT ctid FROM stillhere.webhook_event"
            " WHERE dead_at < clock_timestamp() - interval '30 days' LIMIT $1 FOR UPDATE SKIP LOCKED))",
+    .distributed = "WITH old AS MATERIALIZED (SELECT room_id, target, replay, revision FROM stillhere.webhook_event"
+                   " WHERE dead_at < clock_timestamp() - interval '30 days' LIMIT $1)"
+                   " DELETE FROM stillhere.webhook_event e USING old WHERE e.room_id = old.room_id"
+                   " AND e.target = old.target AND e.replay = old.replay AND e.revision = old.revision"
+                   " AND e.dead_at < " DB_TIME_DISTRIBUTED " - interval '30 days'",
 };
 
 // Whether a lane is idle is said by its own columns, which are looked at again under its lock.
@@ -57,35 +71,54 @@ static const struct db_stmt idle_stmt = {
     .sql = "DELETE FROM stillhere.webhook_lane l USING (SELECT room_id, target, replay FROM stillhere.webhook_lane"
            " WHERE newest <= done AND due_at < clock_timestamp() - interval '1 day' LIMIT $1 FOR UPDATE SKIP LOCKED) i"
            " WHERE l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay AND l.newest <= l.done",
+    .distributed =
+        "WITH i AS MATERIALIZED (SELECT room_id, target, replay FROM stillhere.webhook_lane"
+        " WHERE newest <= done AND due_at < clock_timestamp() - interval '1 day' LIMIT $1)"
+        " DELETE FROM stillhere.webhook_lane l USING i"
+        " WHERE l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay AND l.newest <= l.done",
 };
 
 // Lanes whose youngest event is too old and that nobody is there for. They are locked by one statement and given up by
 // the next, which sees all events up to the newest of each: here an event could have come between snapshot and lock.
-#define ALL_OLD                                                                                                        \
+#define ALL_OLD(now)                                                                                                   \
   " NOT EXISTS (SELECT FROM stillhere.webhook_event e WHERE e.room_id = l.room_id AND e.target = l.target"             \
-  " AND e.replay = l.replay AND e.dead_at IS NULL AND e.created_at > clock_timestamp() - $1 * interval '1 ms')"
+  " AND e.replay = l.replay AND e.dead_at IS NULL AND e.created_at > " now " - $1 * interval '1 ms')"
 
 static const struct db_stmt lost_stmt = {
     .name = "webhook_prune_lost",
     .sql = "SELECT l.room_id, l.target, l.replay FROM stillhere.webhook_lane l WHERE l.target <> ALL($2)"
            " AND l.newest > l.done AND (l.claimed_until IS NULL OR l.claimed_until <= clock_timestamp())"
-           " AND" ALL_OLD " LIMIT $3 FOR UPDATE SKIP LOCKED",
+           " AND" ALL_OLD(DB_TIME_PLAIN) " LIMIT $3 FOR UPDATE SKIP LOCKED",
+    .distributed =
+        "WITH c AS MATERIALIZED (SELECT l.room_id, l.target, l.replay FROM stillhere.webhook_lane l"
+        " WHERE l.target <> ALL($2) AND l.newest > l.done"
+        " AND (l.claimed_until IS NULL OR l.claimed_until <= clock_timestamp()) AND" ALL_OLD(
+            DB_TIME_PLAIN) " LIMIT $3),"
+                           " held AS MATERIALIZED (UPDATE stillhere.webhook_lane l SET newest = l.newest FROM c"
+                           " WHERE l.room_id = c.room_id AND l.target = c.target AND l.replay = c.replay AND l.newest > l.done"
+                           " AND (l.claimed_until IS NULL OR l.claimed_until <= " DB_TIME_DISTRIBUTED ")"
+                           " RETURNING l.room_id, l.target, l.replay)"
+                           " SELECT room_id, target, replay FROM held",
 };
 
 // What was in a message stays in it, the others are dead one by one.
+#define BURY_LOST(now)                                                                                                 \
+  "WITH lane AS (SELECT l.* FROM stillhere.webhook_lane l JOIN unnest($2::text[], $3::text[], $4::bool[])"             \
+  " AS i(room_id, target, replay) ON l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay"            \
+  " WHERE" ALL_OLD(                                                                                                    \
+      now) "),"                                                                                                        \
+           " dead AS (UPDATE stillhere.webhook_event e SET dead_at = " now ", attempts = lane.attempts,"               \
+           " error = 'its target is not configured any more', message = COALESCE(e.message, CASE WHEN e.revision"      \
+           " <= lane.message_through THEN lane.message_through END, e.revision) FROM lane"                             \
+           " WHERE e.room_id = lane.room_id AND e.target = lane.target AND e.replay = lane.replay"                     \
+           " AND e.dead_at IS NULL)"                                                                                   \
+           " UPDATE stillhere.webhook_lane l SET done = lane.newest, message_through = NULL, attempts = 0,"            \
+           " claim = NULL, claimed_until = NULL, due_at = " now " FROM lane"                                           \
+           " WHERE l.room_id = lane.room_id AND l.target = lane.target AND l.replay = lane.replay"
 static const struct db_stmt bury_lost_stmt = {
     .name = "webhook_prune_bury_lost",
-    .sql = "WITH lane AS (SELECT l.* FROM stillhere.webhook_lane l JOIN unnest($2::text[], $3::text[], $4::bool[])"
-           " AS i(room_id, target, replay) ON l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay"
-           " WHERE" ALL_OLD "),"
-           " dead AS (UPDATE stillhere.webhook_event e SET dead_at = clock_timestamp(), attempts = lane.attempts,"
-           " error = 'its target is not configured any more', message = COALESCE(e.message, CASE WHEN e.revision"
-           " <= lane.message_through THEN lane.message_through END, e.revision) FROM lane"
-           " WHERE e.room_id = lane.room_id AND e.target = lane.target AND e.replay = lane.replay"
-           " AND e.dead_at IS NULL)"
-           " UPDATE stillhere.webhook_lane l SET done = lane.newest, message_through = NULL, attempts = 0,"
-           " claim = NULL, claimed_until = NULL, due_at = clock_timestamp() FROM lane"
-           " WHERE l.room_id = lane.room_id AND l.target = lane.target AND l.replay = lane.replay",
+    .sql = BURY_LOST(DB_TIME_PLAIN),
+    .distributed = BURY_LOST(DB_TIME_DISTRIBUTED),
 };
 
 static const char *target_name(const void *set, size_t i) {
@@ -184,6 +217,24 @@ static const struct db_stmt targets_stmt = {
            " LATERAL (" BACKLOG(" AND l.target = i.name") ") b, LATERAL (" DEAD(
                " AND d.target = i.name") ") d"
                                          " ORDER BY i.n NULLS LAST, i.name",
+    .distributed =
+        "WITH b AS MATERIALIZED (SELECT l.target, count(*) AS n, min(e.created_at) AS oldest" WAITING
+        " GROUP BY l.target),"
+        " d AS MATERIALIZED (SELECT target, count(*) AS n FROM stillhere.webhook_event WHERE dead_at IS NOT NULL"
+        " GROUP BY target),"
+        " w AS MATERIALIZED (SELECT target, min(failing_since) AS since FROM stillhere.webhook_lane WHERE newest > done"
+        " GROUP BY target),"
+        " e AS MATERIALIZED (SELECT l.target, (array_agg(l.last_error ORDER BY l.due_at DESC))[1] AS error"
+        " FROM stillhere.webhook_lane l WHERE l.last_error IS NOT NULL"
+        " AND (l.newest > l.done OR EXISTS (SELECT FROM stillhere.webhook_event e WHERE e.target = l.target"
+        " AND e.room_id = l.room_id AND e.dead_at IS NOT NULL)) GROUP BY l.target)"
+        " SELECT i.name, LEAST(coalesce(b.n, 0), $1),"
+        " COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - b.oldest) * 1000, 0)::int8, LEAST(coalesce(d.n, 0), $1),"
+        " e.error, w.since"
+        " FROM (SELECT name, n FROM unnest($2::text[]) WITH ORDINALITY AS c(name, n) UNION ALL"
+        " SELECT o.target, NULL FROM (SELECT target FROM w UNION SELECT target FROM d) o WHERE o.target <> ALL($2)) i"
+        " LEFT JOIN b ON b.target = i.name LEFT JOIN d ON d.target = i.name LEFT JOIN w ON w.target = i.name"
+        " LEFT JOIN e ON e.target = i.name ORDER BY i.n NULLS LAST, i.name COLLATE \"C\"",
 };
 
 enum db_status read_webhooks(struct db *db, const struct webhook_targets *set, struct buf *out) {
@@ -305,18 +356,24 @@ static const struct db_stmt replay_lanes_stmt = {
 };
 
 // Only where the lane is there, and so locked: what died in between waits for the next time.
+#define REPLAY(now)                                                                                                    \
+  "UPDATE stillhere.webhook_event e SET replay = true, dead_at = NULL, error = NULL, attempts = 0,"                    \
+  " created_at = " now " FROM stillhere.webhook_lane l WHERE" ASKED                                                    \
+  " AND l.room_id = e.room_id AND l.target = e.target AND l.replay AND l.newest > l.done"                              \
+  " AND l.newest >= e.revision"
 static const struct db_stmt replay_events_stmt = {
     .name = "webhook_replay_events",
-    .sql = "UPDATE stillhere.webhook_event e SET replay = true, dead_at = NULL, error = NULL, attempts = 0,"
-           " created_at = clock_timestamp() FROM stillhere.webhook_lane l WHERE" ASKED
-           " AND l.room_id = e.room_id AND l.target = e.target AND l.replay AND l.newest > l.done"
-           " AND l.newest >= e.revision",
+    .sql = REPLAY(DB_TIME_PLAIN),
+    .distributed = REPLAY(DB_TIME_DISTRIBUTED),
 };
 
 // Whether read_webhooks() would list a target that is not configured.
 static const struct db_stmt left_stmt = {
     .name = "webhook_target_left",
     .sql = "SELECT EXISTS (SELECT FROM " TARGETS_LEFT " o WHERE o.target = $1)",
+    .distributed = "SELECT count(*) > 0 FROM (SELECT target FROM stillhere.webhook_lane WHERE newest > done"
+                   " AND target = $1 UNION ALL SELECT target FROM stillhere.webhook_event WHERE dead_at IS NOT NULL"
+                   " AND target = $1) o",
 };
 
 struct replay {

@@ -30,13 +30,13 @@ struct db_options options = {
     .lock_timeout_ms = 300,
 };
 
-static const struct db_stmt stmt_pid = {"pid", "SELECT pg_backend_pid()"};
-static const struct db_stmt stmt_kill = {"kill", "SELECT pg_terminate_backend($1, 1000)"};
+static const struct db_stmt stmt_pid = {.name = "pid", .sql = "SELECT pg_backend_pid()"};
+static const struct db_stmt stmt_kill = {.name = "kill", .sql = "SELECT pg_terminate_backend($1, 1000)"};
 const struct db_stmt stmt_read = {"read", "SELECT n FROM db_test.counter WHERE id = $1"};
 const struct db_stmt stmt_add = {"add",
                                  "UPDATE db_test.counter SET n = n + 1 WHERE id = $1 RETURNING n, pg_backend_pid()"};
 const struct db_stmt stmt_divide = {"divide", "SELECT 1 / $1"};
-static const struct db_stmt stmt_syntax = {"syntax", "SELEKT 1"};
+static const struct db_stmt stmt_syntax = {.name = "syntax", .sql = "SELEKT 1"};
 
 struct db *open_db(void) {
   struct db *db = db_new(&options);
@@ -262,7 +262,7 @@ static void test_pipeline_is_all_or_nothing(void **state) {
 /// More than the socket buffers hold, both ways at once: sending and reading must take turns.
 static void test_large_values(void **state) {
   (void)state;
-  static const struct db_stmt echo = {"echo", "SELECT $1::text"};
+  static const struct db_stmt echo = {.name = "echo", .sql = "SELECT $1::text"};
   struct db *db = open_db();
   size_t len = 1000 * 1000;
   char *big = malloc(len + 1);
@@ -295,8 +295,8 @@ static int64_t number_at(const void *ctx, size_t i) {
 static void test_values_there_and_back(void **state) {
   (void)state;
   static const struct db_stmt stmt = {
-      "values",
-      "SELECT t, a, b, c, d, a IS NULL, t IS NULL FROM"
+      .name = "values",
+      .sql = "SELECT t, a, b, c, d, a IS NULL, t IS NULL FROM"
       " unnest($1::text[], $2::bigint[], $3::int[], $4::boolean[], $5::bigint[]) WITH ORDINALITY AS u(t, a, b, c, d, o)"
       " ORDER BY o"};
   const char *names[] = {"caf\xc3\xa9", NULL, ""};
@@ -326,7 +326,7 @@ static void test_values_there_and_back(void **state) {
   }
   PQclear(r);
 
-  static const struct db_stmt empty = {"empty", "SELECT cardinality($1::text[]), cardinality($2::bigint[])"};
+  static const struct db_stmt empty = {.name = "empty", .sql = "SELECT cardinality($1::text[]), cardinality($2::bigint[])"};
   db_p_text_array(&p, 0, name_at, NULL);
   db_p_int8_array(&p, 0, number_at, NULL);
   assert_int_equal(db_run(db, &empty, &p, &r), DB_OK);
@@ -340,7 +340,7 @@ static void test_values_there_and_back(void **state) {
 static void test_times(void **state) {
   (void)state;
   static const struct db_stmt stmt = {
-      "times", "SELECT 'infinity'::timestamptz, '-infinity'::timestamptz, '1970-01-01 00:00:00.000001+00'::timestamptz,"
+      .name = "times", .sql = "SELECT 'infinity'::timestamptz, '-infinity'::timestamptz, '1970-01-01 00:00:00.000001+00'::timestamptz,"
                " '294276-12-31 23:59:59+00'::timestamptz, '1999-12-31 23:59:59.999+00'::timestamptz, 7::smallint"};
   struct db *db = open_db();
   PGresult *r;
@@ -370,7 +370,7 @@ static void *migrate_thread(void *ctx) {
 }
 
 static int64_t applied_count(struct db *db) {
-  static const struct db_stmt stmt = {"applied", "SELECT count(*) FROM stillhere.schema_migration"};
+  static const struct db_stmt stmt = {.name = "applied", .sql = "SELECT count(*) FROM stillhere.schema_migration"};
   PGresult *r;
   assert_int_equal(db_run(db, &stmt, NULL, &r), DB_OK);
   int64_t n = db_int8(r, 0, 0);
@@ -429,7 +429,7 @@ static void test_migrate_refuses_a_newer_database(void **state) {
 static void test_every_column_has_a_comment(void **state) {
   (void)state;
   static const struct db_stmt stmt = {
-      "comments", "SELECT coalesce(string_agg(concat_ws('.', c.relname, a.attname), ', '), '') FROM pg_class c"
+      .name = "comments", .sql = "SELECT coalesce(string_agg(concat_ws('.', c.relname, a.attname), ', '), '') FROM pg_class c"
                   " LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
                   " WHERE c.relnamespace = 'stillhere'::regnamespace AND c.relkind IN ('r', 'p')"
                   " AND (obj_description(c.oid, 'pg_class') IS NULL OR col_description(c.oid, a.attnum) IS NULL)"};

@@ -15,8 +15,8 @@
 #include "base/util.h"
 #include "test_db.h"
 
-static const struct db_stmt stmt_lock = {"lock", "SELECT n FROM db_test.counter WHERE id = $1 FOR UPDATE"};
-static const struct db_stmt stmt_sleep = {"sleep", "SELECT pg_sleep(5)"};
+static const struct db_stmt stmt_lock = {.name = "lock", .sql = "SELECT n FROM db_test.counter WHERE id = $1 FOR UPDATE"};
+static const struct db_stmt stmt_sleep = {.name = "sleep", .sql = "SELECT pg_sleep(5)"};
 
 static void test_killed_while_idle(void **state) {
   (void)state;
@@ -154,7 +154,7 @@ static void test_one_statement_alone(void **state) {
 static void test_alone_is_committed_or_not_ok(void **state) {
   (void)state;
   // Fails when it commits, after the statement itself has given its row.
-  static const struct db_stmt stmt = {"late", "INSERT INTO db_test.late VALUES (1) RETURNING id"};
+  static const struct db_stmt stmt = {.name = "late", .sql = "INSERT INTO db_test.late VALUES (1) RETURNING id"};
   struct db *db = open_db(), *other = open_db();
   assert_int_equal(db_script(db, "CREATE TABLE db_test.late (id int UNIQUE DEFERRABLE INITIALLY DEFERRED);"
                                  " INSERT INTO db_test.late VALUES (1)"),
@@ -287,7 +287,7 @@ static void test_judgement(void **state) {
 
 static void test_altered_table(void **state) {
   (void)state;
-  static const struct db_stmt stmt = {"altered", "SELECT x FROM db_test.altered"};
+  static const struct db_stmt stmt = {.name = "altered", .sql = "SELECT x FROM db_test.altered"};
   struct db *db = open_db(), *other = open_db();
   assert_int_equal(db_script(other, "CREATE TABLE db_test.altered (x int)"), DB_OK);
   assert_int_equal(db_run(db, &stmt, NULL, NULL), DB_OK);

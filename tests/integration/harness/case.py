@@ -11,7 +11,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from . import SLOW, roles
+from . import SLOW, distributed, roles
 from .client import (Client, Flock, Wire, all_replies, lease, parse_metrics, presence_path, quote, raw)
 from .daemon import Daemon
 from .pg import Postgres
@@ -39,6 +39,8 @@ class Case(unittest.TestCase):
     autostart = True
     #: True: a cluster of its own, with fsync, that it may stop and crash.
     own_cluster = False
+    #: How its tables are distributed, see harness/distributed.py.
+    distributed = distributed.MODE
     #: True: its daemons connect as the role of sql/roles.sql that cannot migrate.
     runtime_role = roles.EVERYWHERE
 
@@ -60,8 +62,17 @@ class Case(unittest.TestCase):
             cls.pg = Postgres(cls.directory, fsync=True)
             cls.pg.start()
         cls.pg.create_database(cls.database)
+        where = cls.distributed if not cls.own_cluster else ""
+        if where == "citus":
+            distributed.join(cls.pg, cls.database)
         if cls.runtime_role:
             roles.prepare(cls.pg, cls.database)
+        if where == "citus":
+            if not cls.runtime_role:
+                roles.migrate(cls.pg.url(cls.database))
+            distributed.distribute(cls.pg, cls.database)
+        elif where == "texts":
+            distributed.pretend(cls.pg, cls.database)
         cls.pg_mark = cls.pg.log_size()
         if cls.autostart:
             for _ in range(cls.instances):
@@ -86,6 +97,7 @@ class Case(unittest.TestCase):
             cls.pg.remove()
         else:
             cls.pg.drop_database(cls.database)
+            distributed.drop(cls.pg, cls.database)
         return "\n".join(wrong) or None
 
     @classmethod

@@ -67,7 +67,7 @@ def server_user():
 class Postgres:
     """One cluster. Its socket is usable by every local user; nothing listens on TCP."""
 
-    def __init__(self, parent=None, fsync=False):
+    def __init__(self, parent=None, fsync=False, more=""):
         self.bindir = find_programs()
         self.user = server_user()
         self.dir = tempfile.mkdtemp(prefix="shpg.", dir=parent)
@@ -87,7 +87,7 @@ class Postgres:
         self._as_server([self.program("initdb"), "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
                          "--locale=C.UTF-8", "--no-sync"])
         with open(os.path.join(self.data, "postgresql.conf"), "a") as conf:
-            conf.write(SETTINGS)
+            conf.write(SETTINGS + more)
             conf.write("unix_socket_directories = '%s'\n" % self.socket)
             conf.write("fsync = %s\n" % ("on" if fsync else "off"))
 

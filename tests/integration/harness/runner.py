@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 
-from . import case, daemon, durations, pg
+from . import case, daemon, distributed, durations, pg
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -204,6 +204,7 @@ def main():
         "sockets. The environment: STILLHERED names the daemon, STILLHERE the command, TEST_DB_PROGRAM the cmocka "
         "programs that want a database (several: joined by colons), TEST_SLOW multiplies time bounds, TEST_WRAPPER is put in front of the "
         "daemon's command, TEST_RUNTIME_ROLE=1 lets the daemons connect as the role that cannot migrate, "
+        "TEST_DISTRIBUTED is in harness/distributed.py, "
         "TEST_OPENAPI=0 does not hold the answers against doc/openapi.json, PG_BINDIR "
         "says where initdb is.")
     parser.add_argument("names", nargs="*", help="run only these: names, parts of names or wildcards")
@@ -258,9 +259,11 @@ def run_all(args, work, programs, found):
     results = Results()
     args.directory = tempfile.mkdtemp(prefix="shtest.")
     os.chmod(args.directory, 0o755)
-    server = pg.Postgres(args.directory)
+    server = pg.Postgres(args.directory, more=distributed.SETTINGS if distributed.MODE == "citus" else "")
+    workers = []
     try:
         server.start()
+        workers = distributed.start_workers(args.directory)
         busy, waiting = [queue_of(items) for items in durations.plan(work)]
 
         def worker(*queues):
@@ -282,7 +285,8 @@ def run_all(args, work, programs, found):
         for t in threads:
             t.join()
     finally:
-        server.remove()
+        for s in [server] + workers:
+            s.remove()
         if args.keep:
             print("logs are in " + args.directory)
         else:
