@@ -41,13 +41,17 @@ static const struct db_stmt record_stmt = {
 };
 
 // The clock was set back: what was renewed in what is now the future counts from now.
-#define SHORTEN(now)                                                                                                   \
-  "UPDATE stillhere.lease SET renewed_at = t.now, expires_at = t.now + ttl_ms * interval '1 ms'"                       \
-  " FROM (SELECT " now " AS now OFFSET 0) t WHERE renewed_at > t.now"
 static const struct db_stmt shorten_stmt = {
     .name = "pulse_shorten",
-    .sql = SHORTEN(DB_TIME_PLAIN),
-    .distributed = SHORTEN(DB_TIME_DISTRIBUTED),
+    .sql = "UPDATE stillhere.lease SET renewed_at = t.now, expires_at = t.now + ttl_ms * interval '1 ms'"
+           " FROM (SELECT clock_timestamp() AS now OFFSET 0) t WHERE renewed_at > t.now",
+    .distributed = "WITH l AS MATERIALIZED (SELECT x.room_id, x.user_id, x.session_id, x.revision, t.now,"
+                   " t.now + x.ttl_ms * interval '1 ms' AS ends"
+                   " FROM stillhere.lease x, (SELECT " DB_TIME_DISTRIBUTED " AS now OFFSET 0) t"
+                   " WHERE x.renewed_at > t.now)"
+                   " UPDATE stillhere.lease x SET renewed_at = l.now, expires_at = l.ends FROM l"
+                   " WHERE x.room_id = l.room_id AND x.user_id = l.user_id AND x.session_id = l.session_id"
+                   " AND x.revision = l.revision",
 };
 
 #define SHORTEN_GRACES(now)                                                                                            \
@@ -105,6 +109,16 @@ static const struct db_stmt credit_graces_stmt = {
         " UPDATE stillhere.room_user u SET offline_at = u.offline_at + gap.length"
         " FROM (SELECT min(began_at) AS began_at, max(ended_at) AS ended_at, sum(ended_at - began_at) AS length FROM o)"
         " gap WHERE u.offline_at > gap.began_at AND u.offline_at - $1 * interval '1 ms' < gap.ended_at",
+    .distributed =
+        "WITH o AS MATERIALIZED (UPDATE stillhere.outage SET graces_credited = true WHERE NOT graces_credited"
+        " RETURNING began_at, ended_at),"
+        " gap AS MATERIALIZED (SELECT min(began_at) AS began_at, max(ended_at) AS ended_at,"
+        " sum(ended_at - began_at) AS length FROM o),"
+        " due AS MATERIALIZED (SELECT u.room_id, u.user_id, u.offline_at, u.offline_at + gap.length AS until"
+        " FROM stillhere.room_user u, gap"
+        " WHERE u.offline_at > gap.began_at AND u.offline_at - $1 * interval '1 ms' < gap.ended_at)"
+        " UPDATE stillhere.room_user u SET offline_at = due.until FROM due"
+        " WHERE u.room_id = due.room_id AND u.user_id = due.user_id AND u.offline_at = due.offline_at",
 };
 
 static enum db_status run_int8(struct db *db, const struct db_stmt *stmt, int64_t param, PGresult **r) {

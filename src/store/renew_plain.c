@@ -40,11 +40,11 @@ static const struct db_stmt renew_plain_stmt = {
     .distributed =
         "UPDATE stillhere.lease AS l SET revision = coalesce(i.revision, l.revision + 1),"
         " prior_revision = l.revision, revision_given = i.revision IS NOT NULL, ttl_ms = i.ttl_ms,"
-        " renewed_at = " DB_TIME_DISTRIBUTED ", expires_at = " DB_TIME_DISTRIBUTED " + i.ttl_ms * interval '1 ms',"
-        " request_id = i.request_id"
-        " FROM unnest($1::text[], $2::text[], $3::text[], $4::int8[], $5::int4[],"
+        " renewed_at = i.now, expires_at = i.ends, request_id = i.request_id"
+        " FROM (SELECT u.*, " DB_TIME_DISTRIBUTED " AS now, " DB_TIME_DISTRIBUTED
+        " + u.ttl_ms * interval '1 ms' AS ends FROM unnest($1::text[], $2::text[], $3::text[], $4::int8[], $5::int4[],"
         " $6::text[], $7::text[]) WITH ORDINALITY"
-        " AS i(room_id, user_id, session_id, revision, ttl_ms, meta, request_id, place), stillhere.room r"
+        " AS u(room_id, user_id, session_id, revision, ttl_ms, meta, request_id, place) OFFSET 0) i, stillhere.room r"
         " WHERE l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"
         " AND r.room_id = l.room_id AND l.expires_at > " DB_TIME_DISTRIBUTED
         " AND coalesce(i.revision > l.revision, l.revision < 9007199254740991)"

@@ -241,8 +241,11 @@ class Case(unittest.TestCase):
 
     def age(self, room, session="s", user="u", by="1 hour"):
         """Makes a lease older by SQL, so that its expiry has passed."""
-        self.q("UPDATE stillhere.lease SET granted_at = granted_at - interval '{0}', renewed_at = renewed_at - "
-               "interval '{0}', expires_at = expires_at - interval '{0}' WHERE {1}".format(
+        # The times come out of a subquery, since Citus takes no sum of a column and an interval in SET.
+        self.q("UPDATE stillhere.lease l SET granted_at = o.granted, renewed_at = o.renewed, expires_at = o.expires FROM "
+               "(SELECT *, granted_at - interval '{0}' AS granted, renewed_at - interval '{0}' AS renewed, "
+               "expires_at - interval '{0}' AS expires FROM stillhere.lease WHERE {1} OFFSET 0) o "
+               "WHERE l.room_id = o.room_id AND l.user_id = o.user_id AND l.session_id = o.session_id".format(
                    by, condition(dict(room_id=room, user_id=user, session_id=session))))
 
     # -- the daemon ----------------------------------------------------------------------------------------------------
