@@ -72,3 +72,18 @@ BEGIN
     END IF;
 END
 $$;
+
+-- What the daemon sets for its own session does not reach the workers: among it how long is waited for a lock there,
+-- which ends long before the deadlock of two batches that met crosswise is found (two seconds). And one connection to each
+-- worker is enough for each of the daemon's: a statement takes its shards there one after the other then, and a commit is
+-- one PREPARE on each node that it has changed. Citus brings these to the workers.
+DO $$
+DECLARE
+    setting text;
+BEGIN
+    FOREACH setting IN ARRAY ARRAY['lock_timeout = ''250ms''', 'jit = off', 'citus.max_adaptive_executor_pool_size = 1']
+    LOOP
+        EXECUTE format('ALTER DATABASE %I SET %s', current_database(), setting);
+    END LOOP;
+END
+$$;

@@ -20,7 +20,8 @@
 #define COUNTS_DISTRIBUTED(column)                                                                                     \
   "WITH c AS MATERIALIZED (SELECT l." column                                                                           \
   " AS id, count(*) AS n FROM stillhere.lease l JOIN unnest($1::text[]) AS i(id)"                                      \
-  " ON l." column " = i.id WHERE l.room_id <> '' AND l.expires_at > clock_timestamp() GROUP BY 1)"                     \
+  " ON l." column " = i.id WHERE l." column                                                                            \
+  " = ANY($1::text[]) AND l.room_id <> '' AND l.expires_at > clock_timestamp() GROUP BY 1)"                            \
   " SELECT coalesce(c.n, 0) FROM unnest($1::text[]) WITH ORDINALITY AS i(id, n) LEFT JOIN c ON c.id = i.id"            \
   " ORDER BY i.n"
 

@@ -53,6 +53,7 @@ static const struct db_stmt rooms_stmt = {
     .distributed =
         "WITH x AS MATERIALIZED (SELECT r.room_id, r.revision AS head, r.pruned_revision, m.users, m.n, " EVENT_OUT
         " FROM stillhere.room r JOIN unnest($1::text[]) AS q(room_id) ON r.room_id = q.room_id"
+        "  AND r.room_id = ANY($1::text[])"
         " LEFT JOIN (SELECT e.room_id, row_number() OVER (PARTITION BY e.room_id ORDER BY e.revision DESC)"
         "   AS place, " EVENT_COLUMNS " FROM stillhere.event e"
         "   JOIN unnest($1::text[], $2::bigint[]) AS q(room_id, after)"

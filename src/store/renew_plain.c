@@ -46,7 +46,7 @@ static const struct db_stmt renew_plain_stmt = {
         " $6::text[], $7::text[]) WITH ORDINALITY"
         " AS u(room_id, user_id, session_id, revision, ttl_ms, meta, request_id, place) OFFSET 0) i, stillhere.room r"
         " WHERE l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"
-        " AND r.room_id = l.room_id AND l.expires_at > " DB_TIME_DISTRIBUTED
+        " AND l.room_id = ANY($1::text[]) AND r.room_id = l.room_id AND l.expires_at > " DB_TIME_DISTRIBUTED
         " AND coalesce(i.revision > l.revision, l.revision < 9007199254740991)"
         " AND (i.meta IS NULL OR i.meta = l.meta::text) AND ($8::int8 = 0 OR " DB_TIME_DISTRIBUTED
         " - l.renewed_at NOT BETWEEN interval '0' AND $8::int8 * interval '1 ms')"

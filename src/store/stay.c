@@ -23,7 +23,7 @@ static const struct db_stmt stays_stmt = {
         " m.room_id IS NULL AND coalesce(t.reason = 'revoked', false) AS lease_revoked, r.revision"
         " FROM stillhere.room r"
         " JOIN unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS q(room_id, user_id, session_id, i)"
-        " ON r.room_id = q.room_id"
+        " ON r.room_id = q.room_id AND r.room_id = ANY($1::text[])"
         " LEFT JOIN stillhere.lease l"
         " ON l.room_id = r.room_id AND l.user_id = q.user_id AND l.session_id = q.session_id"
         " LEFT JOIN stillhere.tombstone t"

@@ -20,10 +20,11 @@
 
 // The same where the tables are distributed: an UPDATE that changes nothing locks, and what is done with the rows is
 // done with them locked. They are in no order, so two batches may meet crosswise, which Citus finds out.
-#define HELD(table, columns)                                                                                           \
-  "WITH l AS MATERIALIZED (UPDATE stillhere." table " AS l SET revision = l.revision"                                  \
-  " FROM unnest($1::text[], $2::text[], $3::text[]) AS i(room_id, user_id, session_id)"                                \
-  " WHERE l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id RETURNING " columns ") "
+#define HELD(table, columns)                                                                                                                  \
+  "WITH l AS MATERIALIZED (UPDATE stillhere." table " AS l SET revision = l.revision"                                                         \
+  " FROM unnest($1::text[], $2::text[], $3::text[]) AS i(room_id, user_id, session_id)"                                                       \
+  " WHERE l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id AND l.room_id = ANY($1::text[]) RETURNING " columns \
+  ") "
 #define IN_ORDER " ORDER BY l.room_id COLLATE \"C\", l.user_id COLLATE \"C\", l.session_id COLLATE \"C\""
 
 #define KEYS_USING(alias)                                                                                              \
@@ -52,19 +53,22 @@ static const struct db_stmt members_stmt = {
     .sql = "SELECT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
            " WHERE (m.room_id, m.user_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
            " ORDER BY m.room_id, m.user_id FOR SHARE OF m",
-    .distributed = "SELECT DISTINCT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
-                   " JOIN unnest($1::text[], $2::text[]) AS i(room_id, user_id)"
-                   " ON m.room_id = i.room_id AND m.user_id = i.user_id ORDER BY m.room_id, m.user_id",
+    .distributed =
+        "SELECT DISTINCT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
+        " JOIN unnest($1::text[], $2::text[]) AS i(room_id, user_id)"
+        " ON m.room_id = i.room_id AND m.user_id = i.user_id WHERE m.room_id = ANY($1::text[]) ORDER BY m.room_id, m.user_id",
 };
 
 const struct db_stmt leases_delete_stmt = {
     .name = "leases_delete",
     .sql = "DELETE FROM stillhere.lease l" KEYS_USING("l"),
+    .distributed = "DELETE FROM stillhere.lease l" KEYS_USING("l") " AND l.room_id = ANY($1::text[])",
 };
 
 const struct db_stmt tombstones_delete_stmt = {
     .name = "tombstones_delete",
     .sql = "DELETE FROM stillhere.tombstone t" KEYS_USING("t"),
+    .distributed = "DELETE FROM stillhere.tombstone t" KEYS_USING("t") " AND t.room_id = ANY($1::text[])",
 };
 
 void subjects_free(struct subject *subjects, size_t n) {

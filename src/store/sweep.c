@@ -49,7 +49,7 @@ static const struct db_stmt claim_stmt = {
         "WITH l AS MATERIALIZED (DELETE FROM stillhere.lease l"
         " USING unnest($1::text[], $2::text[], $3::text[], $4::int8[]) AS i(room_id, user_id, session_id, revision)"
         " WHERE l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"
-        " AND l.revision = i.revision AND l.expires_at <= " DB_TIME_DISTRIBUTED
+        " AND l.room_id = ANY($1::text[]) AND l.revision = i.revision AND l.expires_at <= " DB_TIME_DISTRIBUTED
         " RETURNING l.room_id, l.user_id, l.session_id, l.revision, l.renewed_at, l.expires_at, l.request_id, l.ttl_ms)"
         " SELECT room_id, user_id, session_id, revision, renewed_at, expires_at, request_id,"
         " " CREDITED_END " > clock_timestamp() FROM l"

@@ -43,7 +43,7 @@ static const struct db_stmt rooms_lock_stmt = {
 // it, and none can commit before us. The time is read under the locks too, so events of a room are in order of time.
 #define OF_PAIRS(alias)                                                                                                \
   " JOIN unnest($1::text[], $2::text[]) AS i(room_id, user_id)"                                                        \
-  " ON " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id"
+  " ON " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id AND " alias ".room_id = ANY($1::text[])"
 static const struct db_stmt pairs_stmt = {
     .name = "room_users_read",
     .sql = "SELECT (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = i.room_id AND l.user_id = i.user_id),"
@@ -168,6 +168,11 @@ static const struct db_stmt rooms_advance_stmt = {
            " changed_at = timestamptz 'epoch' + $4 * interval '1 microsecond'"
            " FROM unnest($1::text[], $2::int8[], $3::bool[]) AS i(room_id, revision, moved)"
            " WHERE r.room_id = i.room_id AND i.moved",
+    .distributed = "UPDATE stillhere.room r SET revision = i.revision,"
+                   " changed_at = timestamptz 'epoch' + $4 * interval '1 microsecond'"
+                   " FROM unnest($1::text[], $2::int8[], $3::bool[]) AS i(room_id, revision, moved)"
+                   " WHERE r.room_id = i.room_id AND i.moved"
+                   " AND r.room_id = ANY($1::text[])",
 };
 
 static const struct db_stmt users_stmt = {
@@ -184,6 +189,9 @@ static const struct db_stmt users_delete_stmt = {
     .name = "room_users_delete",
     .sql = "DELETE FROM stillhere.room_user u USING unnest($1::text[], $2::text[]) AS i(room_id, user_id)"
            " WHERE u.room_id = i.room_id AND u.user_id = i.user_id",
+    .distributed = "DELETE FROM stillhere.room_user u USING unnest($1::text[], $2::text[]) AS i(room_id, user_id)"
+                   " WHERE u.room_id = i.room_id AND u.user_id = i.user_id"
+                   " AND u.room_id = ANY($1::text[])",
 };
 
 static const struct db_stmt room_seen_stmt = {

@@ -217,7 +217,7 @@ class Members(MemberCase):
         head = self.head(room)
         psql = self.psql()
         psql.run("BEGIN")  # the row is held, so that no sweeper ends it first
-        psql.run("UPDATE stillhere.lease SET expires_at = clock_timestamp() - interval '1 ms' WHERE room_id = %s"
+        psql.run("UPDATE stillhere.lease SET expires_at = statement_timestamp() - interval '1 ms' WHERE room_id = %s"
                  " AND session_id = 'old'" % sql(room))
         waiting = self.background(self.revoke, room)
         self.blocked("the revocation")

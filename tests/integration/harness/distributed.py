@@ -45,11 +45,12 @@ def workers_of(pg):
     return [Worker(d, pg) for d in os.environ.get(WORKERS, "").split(":") if d]
 
 
-def pretend(pg, database):
-    """From now on whoever connects finds the tables distributed, which they are not."""
-    pg.psql(database, "SET allow_system_table_mods = on; CREATE VIEW pg_catalog.pg_dist_partition AS "
-                      "SELECT pg_catalog.to_regclass('stillhere.lease') AS logicalrelid; "
-                      "GRANT SELECT ON pg_catalog.pg_dist_partition TO PUBLIC")
+def pretend(pg, database, where="true"):
+    """From now on whoever connects finds the tables distributed, which they are not.
+    @param where for which sessions, as SQL"""
+    pg.psql(database, "SET allow_system_table_mods = on; CREATE OR REPLACE VIEW pg_catalog.pg_dist_partition AS "
+                      "SELECT pg_catalog.to_regclass('stillhere.lease') AS logicalrelid WHERE %s; "
+                      "GRANT SELECT ON pg_catalog.pg_dist_partition TO PUBLIC" % where)
 
 
 def join(pg, database):
