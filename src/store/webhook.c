@@ -335,28 +335,31 @@ static const struct db_stmt bury_stmt = {
     .distributed = BURY(DB_TIME_DISTRIBUTED),
 };
 
+// Citus takes no clock inside CASE and COALESCE.
+#define FROM_TIME " FROM (SELECT " DB_TIME_DISTRIBUTED " AS now OFFSET 0) t"
+
 // A lane of replays has no order of revisions: it is done when nothing is left.
-#define NEXT(now)                                                                                                      \
+#define NEXT(now, from)                                                                                                \
   "UPDATE stillhere.webhook_lane l SET done = CASE WHEN NOT l.replay THEN GREATEST(l.done, $5)"                        \
   " WHEN EXISTS (SELECT FROM stillhere.webhook_event e WHERE e.room_id = l.room_id AND e.target = l.target"            \
   " AND e.replay AND e.dead_at IS NULL) THEN 0 ELSE l.newest END,"                                                     \
   " message_through = NULL, attempts = 0, claim = NULL, claimed_until = NULL, due_at = " now ","                       \
   " failing_since = CASE WHEN $6::text IS NULL THEN NULL ELSE COALESCE(l.failing_since, " now ") END,"                 \
-  " last_error = $6" MINE
+  " last_error = $6" from MINE
 static const struct db_stmt next_stmt = {
     .name = "webhook_lane_next",
-    .sql = NEXT(DB_TIME_PLAIN),
-    .distributed = NEXT(DB_TIME_DISTRIBUTED),
+    .sql = NEXT(DB_TIME_PLAIN, ""),
+    .distributed = NEXT("t.now", FROM_TIME),
 };
 
-#define RETRY(now)                                                                                                     \
+#define RETRY(now, since, from)                                                                                        \
   "UPDATE stillhere.webhook_lane l SET attempts = l.attempts + 1, claim = NULL, claimed_until = NULL,"                 \
   " due_at = " now " + $5 * interval '1 ms',"                                                                          \
-  " failing_since = COALESCE(l.failing_since, " now "), last_error = $6" MINE
+  " failing_since = COALESCE(l.failing_since, " since "), last_error = $6" from MINE
 static const struct db_stmt retry_stmt = {
     .name = "webhook_lane_retry",
-    .sql = RETRY(DB_TIME_PLAIN),
-    .distributed = RETRY(DB_TIME_DISTRIBUTED),
+    .sql = RETRY(DB_TIME_PLAIN, DB_TIME_PLAIN, ""),
+    .distributed = RETRY(DB_TIME_DISTRIBUTED, "t.now", FROM_TIME),
 };
 
 #define RELEASE(now) "UPDATE stillhere.webhook_lane l SET claim = NULL, claimed_until = NULL, due_at = " now "" MINE

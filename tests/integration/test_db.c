@@ -32,10 +32,10 @@ struct db_options options = {
 
 static const struct db_stmt stmt_pid = {.name = "pid", .sql = "SELECT pg_backend_pid()"};
 static const struct db_stmt stmt_kill = {.name = "kill", .sql = "SELECT pg_terminate_backend($1, 1000)"};
-const struct db_stmt stmt_read = {"read", "SELECT n FROM db_test.counter WHERE id = $1"};
-const struct db_stmt stmt_add = {"add",
-                                 "UPDATE db_test.counter SET n = n + 1 WHERE id = $1 RETURNING n, pg_backend_pid()"};
-const struct db_stmt stmt_divide = {"divide", "SELECT 1 / $1"};
+const struct db_stmt stmt_read = {.name = "read", .sql = "SELECT n FROM db_test.counter WHERE id = $1"};
+const struct db_stmt stmt_add = {
+    .name = "add", .sql = "UPDATE db_test.counter SET n = n + 1 WHERE id = $1 RETURNING n, pg_backend_pid()"};
+const struct db_stmt stmt_divide = {.name = "divide", .sql = "SELECT 1 / $1"};
 static const struct db_stmt stmt_syntax = {.name = "syntax", .sql = "SELEKT 1"};
 
 struct db *open_db(void) {
@@ -296,9 +296,10 @@ static void test_values_there_and_back(void **state) {
   (void)state;
   static const struct db_stmt stmt = {
       .name = "values",
-      .sql = "SELECT t, a, b, c, d, a IS NULL, t IS NULL FROM"
-      " unnest($1::text[], $2::bigint[], $3::int[], $4::boolean[], $5::bigint[]) WITH ORDINALITY AS u(t, a, b, c, d, o)"
-      " ORDER BY o"};
+      .sql =
+          "SELECT t, a, b, c, d, a IS NULL, t IS NULL FROM"
+          " unnest($1::text[], $2::bigint[], $3::int[], $4::boolean[], $5::bigint[]) WITH ORDINALITY AS u(t, a, b, c, d, o)"
+          " ORDER BY o"};
   const char *names[] = {"caf\xc3\xa9", NULL, ""};
   int64_t nullable[] = {INT64_MIN, INT64_MAX, 0}, ints[] = {INT32_MIN, INT32_MAX, -1}, bools[] = {1, 0, 7},
           longs[] = {INT64_MIN, INT64_MAX, 5};
@@ -326,7 +327,8 @@ static void test_values_there_and_back(void **state) {
   }
   PQclear(r);
 
-  static const struct db_stmt empty = {.name = "empty", .sql = "SELECT cardinality($1::text[]), cardinality($2::bigint[])"};
+  static const struct db_stmt empty = {.name = "empty",
+                                       .sql = "SELECT cardinality($1::text[]), cardinality($2::bigint[])"};
   db_p_text_array(&p, 0, name_at, NULL);
   db_p_int8_array(&p, 0, number_at, NULL);
   assert_int_equal(db_run(db, &empty, &p, &r), DB_OK);
@@ -340,8 +342,9 @@ static void test_values_there_and_back(void **state) {
 static void test_times(void **state) {
   (void)state;
   static const struct db_stmt stmt = {
-      .name = "times", .sql = "SELECT 'infinity'::timestamptz, '-infinity'::timestamptz, '1970-01-01 00:00:00.000001+00'::timestamptz,"
-               " '294276-12-31 23:59:59+00'::timestamptz, '1999-12-31 23:59:59.999+00'::timestamptz, 7::smallint"};
+      .name = "times",
+      .sql = "SELECT 'infinity'::timestamptz, '-infinity'::timestamptz, '1970-01-01 00:00:00.000001+00'::timestamptz,"
+             " '294276-12-31 23:59:59+00'::timestamptz, '1999-12-31 23:59:59.999+00'::timestamptz, 7::smallint"};
   struct db *db = open_db();
   PGresult *r;
   assert_int_equal(db_run(db, &stmt, NULL, &r), DB_OK);
@@ -429,10 +432,11 @@ static void test_migrate_refuses_a_newer_database(void **state) {
 static void test_every_column_has_a_comment(void **state) {
   (void)state;
   static const struct db_stmt stmt = {
-      .name = "comments", .sql = "SELECT coalesce(string_agg(concat_ws('.', c.relname, a.attname), ', '), '') FROM pg_class c"
-                  " LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
-                  " WHERE c.relnamespace = 'stillhere'::regnamespace AND c.relkind IN ('r', 'p')"
-                  " AND (obj_description(c.oid, 'pg_class') IS NULL OR col_description(c.oid, a.attnum) IS NULL)"};
+      .name = "comments",
+      .sql = "SELECT coalesce(string_agg(concat_ws('.', c.relname, a.attname), ', '), '') FROM pg_class c"
+             " LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
+             " WHERE c.relnamespace = 'stillhere'::regnamespace AND c.relkind IN ('r', 'p')"
+             " AND (obj_description(c.oid, 'pg_class') IS NULL OR col_description(c.oid, a.attnum) IS NULL)"};
   struct db *db = open_db();
   assert_int_equal(migrate(db), DB_OK);
   PGresult *r;

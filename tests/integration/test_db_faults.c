@@ -15,7 +15,8 @@
 #include "base/util.h"
 #include "test_db.h"
 
-static const struct db_stmt stmt_lock = {.name = "lock", .sql = "SELECT n FROM db_test.counter WHERE id = $1 FOR UPDATE"};
+static const struct db_stmt stmt_lock = {.name = "lock",
+                                         .sql = "SELECT n FROM db_test.counter WHERE id = $1 FOR UPDATE"};
 static const struct db_stmt stmt_sleep = {.name = "sleep", .sql = "SELECT pg_sleep(5)"};
 
 static void test_killed_while_idle(void **state) {
