@@ -18,6 +18,12 @@ static const struct db_stmt beat_stmt = {
            " $1 * interval '1 ms' AND clock_timestamp() RETURNING (SELECT max(ended_at) FROM stillhere.outage)",
 };
 
+// Nothing is less than the empty name; every shard is asked for it.
+static const struct db_stmt nodes_stmt = {
+    .name = "pulse_nodes",
+    .sql = "SELECT count(*) FROM stillhere.room WHERE room_id < ''",
+};
+
 static const struct db_stmt lock_stmt = {.name = "pulse_lock",
                                          .sql = "SELECT 1 FROM stillhere.pulse WHERE one FOR UPDATE"};
 
@@ -188,7 +194,23 @@ static enum db_status record_work(struct db *db, void *ctx) {
   return status;
 }
 
+/// The pulse itself is on the coordinator. While a node is away nobody can renew in its rooms, and so it stands still.
+static enum db_status ask_all_nodes(struct db *db) {
+  enum db_status status = db_connect(db);
+  if (status != DB_OK || !db_distributed(db)) {
+    return status;
+  }
+  PGresult *r = NULL;
+  status = db_alone(db, &nodes_stmt, NULL, &r);
+  PQclear(r);
+  return status;
+}
+
 enum db_status pulse_beat(struct db *db, int64_t silence_ms, int64_t grace_ms, int64_t *outage_us) {
+  enum db_status there = ask_all_nodes(db);
+  if (there != DB_OK) {
+    return there;
+  }
   struct db_params p = {0};
   PGresult *r = NULL;
   db_p_int8(&p, silence_ms);
