@@ -26,9 +26,9 @@ struct db_stmt {
   const char *name; ///< unique; the name that it is prepared under
   const char *sql;
 
-  /// The same for tables that Citus has distributed by room, which it takes or does well; NULL: the same text. Same
-  /// parameters, same columns. What it may not have: a lock or a LIMIT for each row over many rooms, a volatile
-  /// function in a change, a lookup for each element of an array.
+  /// The same for tables that Citus has distributed by room, which it takes or does well; NULL: the same text. The same
+  /// parameters and columns, further ones at most behind. What it may not have: a lock or a LIMIT for each row over
+  /// many rooms, a volatile function in a change, a lookup for each element of an array.
   const char *distributed;
 };
 
