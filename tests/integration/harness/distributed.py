@@ -8,6 +8,7 @@ PostgreSQL's own extensions are; there is no Debian package of it. Classes with 
 
 import os
 import subprocess
+import time
 
 from .pg import Postgres, clean_environment
 
@@ -61,7 +62,21 @@ def join(pg, database):
         node.psql(database, "CREATE EXTENSION citus")
     pg.psql(database, "SELECT citus_set_coordinator_host('%s', 5432)" % pg.socket)
     for node in workers_of(pg):
-        pg.psql(database, "SELECT citus_add_node('%s', 5432)" % node.socket)
+        add_node(pg, database, node)
+
+
+def add_node(pg, database, node):
+    """Each node brings the roles along, which belong to whole clusters: two classes that begin at once are in each
+    other's way."""
+    for attempt in range(10):
+        try:
+            pg.psql(database, "SELECT citus_add_node('%s', 5432)" % node.socket)
+            return
+        except RuntimeError as e:
+            if "tuple concurrently updated" not in str(e):
+                raise
+        time.sleep(0.2 * (attempt + 1))
+    raise RuntimeError("citus_add_node")
 
 
 def distribute(pg, database):
