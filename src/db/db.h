@@ -96,6 +96,9 @@ bool db_connected(const struct db *db);
 /// belongs to a session (LISTEN) may not.
 bool db_shared(const struct db *db);
 
+/// Inside a transaction, before its other statements: what follows reaches rows by key (by_key of the options).
+enum db_status db_by_key(struct db *db);
+
 /// Drops the connection; the next db_connect() makes a new one.
 void db_drop(struct db *db);
 

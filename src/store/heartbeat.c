@@ -29,7 +29,7 @@ static const struct db_stmt update_stmt = {
            " FROM (SELECT u.*, clock_timestamp() AS now FROM unnest($1::text[], $2::text[], $3::text[], $4::int8[],"
            " $5::int8[], $6::bool[], $7::int4[], $8::bool[], $9::text[], $10::text[])"
            " AS u(room_id, user_id, session_id, revision, prior, given, ttl_ms, granted, meta, request_id) OFFSET 0) i"
-           " WHERE x.room_id = i.room_id AND x.user_id = i.user_id AND x.session_id = i.session_id"
+           " WHERE x.room_id = ANY (ARRAY[i.room_id]) AND x.user_id = i.user_id AND x.session_id = i.session_id"
            " RETURNING x.room_id, x.user_id, x.session_id, x.revision, x.prior_revision, x.ttl_ms, x.granted_at,"
            " x.renewed_at, x.expires_at, x.meta, x.request_id)"
            " SELECT " LEASE_COLUMNS " FROM l ORDER BY l.room_id, l.user_id, l.session_id",

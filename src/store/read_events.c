@@ -44,7 +44,7 @@ static const struct db_stmt rooms_stmt = {
                   " SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
                   ", CASE WHEN row_number() OVER (PARTITION BY q.i ORDER BY e.revision) = 1 THEN q.users END, q.n"
                   " FROM q"
-                  " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+                  " LEFT JOIN stillhere.room r ON r.room_id = ANY (ARRAY[q.room_id])"
                   " LEFT JOIN LATERAL (SELECT " EVENT_COLUMNS " FROM stillhere.event e"
                   "   WHERE e.room_id = q.room_id AND e.revision > q.after ORDER BY e.revision DESC LIMIT $3) e ON true"
                   " ORDER BY q.i, e.revision"};
@@ -52,7 +52,7 @@ static const struct db_stmt rooms_stmt = {
 static const struct db_stmt events_stmt = {
     "read_events", "SELECT 1::bigint, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
                    " FROM (SELECT $1::text AS room_id) q"
-                   " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+                   " LEFT JOIN stillhere.room r ON r.room_id = ANY (ARRAY[q.room_id])"
                    " LEFT JOIN LATERAL (SELECT " EVENT_COLUMNS " FROM stillhere.event e"
                    "   WHERE e.room_id = q.room_id AND e.revision > $2 AND e.kind = ANY($3::text[])"
                    "   ORDER BY e.revision LIMIT $4) e ON true"
@@ -61,7 +61,7 @@ static const struct db_stmt events_stmt = {
 static const struct db_stmt heads_stmt = {"read_heads",
                                           "SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0)"
                                           " FROM unnest($1::text[]) WITH ORDINALITY AS q(room_id, i)"
-                                          " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"};
+                                          " LEFT JOIN stillhere.room r ON r.room_id = ANY (ARRAY[q.room_id])"};
 
 void room_news_free(struct room_news *news, size_t n) {
   for (size_t i = 0; i < n; i++) {

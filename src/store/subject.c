@@ -18,9 +18,11 @@
   " CROSS JOIN LATERAL (SELECT * FROM stillhere." table                                                                \
   " WHERE room_id = i.room_id AND user_id = i.user_id AND session_id = i.session_id FOR UPDATE) " alias
 
+// Deletes rows by key; an equality with an array of one for a lookup of each as well (renew_plain.c).
 #define KEYS_USING(alias)                                                                                              \
   " USING unnest($1::text[], $2::text[], $3::text[]) AS i(room_id, user_id, session_id)"                               \
-  " WHERE " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id AND " alias ".session_id = i.session_id"
+  " WHERE " alias ".room_id = ANY (ARRAY[i.room_id]) AND " alias ".user_id = i.user_id AND " alias                     \
+  ".session_id = i.session_id"
 
 static const struct db_stmt leases_stmt = {
     .name = "leases_lock",
@@ -34,9 +36,10 @@ static const struct db_stmt tombstones_stmt = {
 
 static const struct db_stmt members_stmt = {
     .name = "members_lock",
-    .sql = "SELECT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
-           " WHERE (m.room_id, m.user_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
-           " ORDER BY m.room_id, m.user_id FOR SHARE OF m",
+    .sql = "SELECT m.* FROM (SELECT DISTINCT u.room_id COLLATE \"C\", u.user_id COLLATE \"C\""
+           " FROM unnest($1::text[], $2::text[]) AS u(room_id, user_id) ORDER BY 1, 2) AS i(room_id, user_id)"
+           " CROSS JOIN LATERAL (SELECT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
+           " WHERE m.room_id = i.room_id AND m.user_id = i.user_id FOR SHARE) m ORDER BY m.room_id, m.user_id",
 };
 
 const struct db_stmt leases_delete_stmt = {

@@ -37,12 +37,13 @@ static const struct db_stmt rooms_lock_stmt = {
 // it, and none can commit before us. The time is read under the locks too, so events of a room are in order of time.
 static const struct db_stmt pairs_stmt = {
     .name = "room_users_read",
-    .sql = "SELECT (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = i.room_id AND l.user_id = i.user_id),"
-           " u.online_since, u.offline_at, clock_timestamp(),"
-           " EXISTS (SELECT FROM stillhere.member m WHERE m.room_id = i.room_id AND m.user_id = i.user_id"
-           " AND m.revoked_at IS NOT NULL)"
-           " FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i(room_id, user_id, n)"
-           " LEFT JOIN stillhere.room_user u ON u.room_id = i.room_id AND u.user_id = i.user_id ORDER BY i.n",
+    .sql =
+        "SELECT (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = i.room_id AND l.user_id = i.user_id),"
+        " u.online_since, u.offline_at, clock_timestamp(),"
+        " EXISTS (SELECT FROM stillhere.member m WHERE m.room_id = i.room_id AND m.user_id = i.user_id"
+        " AND m.revoked_at IS NOT NULL)"
+        " FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i(room_id, user_id, n)"
+        " LEFT JOIN stillhere.room_user u ON u.room_id = ANY (ARRAY[i.room_id]) AND u.user_id = i.user_id ORDER BY i.n",
 };
 
 static const char *user_id_at(const void *plan, size_t i) {
@@ -146,7 +147,7 @@ static const struct db_stmt rooms_advance_stmt = {
     .sql = "UPDATE stillhere.room r SET revision = i.revision,"
            " changed_at = timestamptz 'epoch' + $4 * interval '1 microsecond'"
            " FROM unnest($1::text[], $2::int8[], $3::bool[]) AS i(room_id, revision, moved)"
-           " WHERE r.room_id = i.room_id AND i.moved",
+           " WHERE r.room_id = ANY (ARRAY[i.room_id]) AND i.moved",
 };
 
 static const struct db_stmt users_stmt = {
@@ -162,7 +163,7 @@ static const struct db_stmt users_stmt = {
 static const struct db_stmt users_delete_stmt = {
     .name = "room_users_delete",
     .sql = "DELETE FROM stillhere.room_user u USING unnest($1::text[], $2::text[]) AS i(room_id, user_id)"
-           " WHERE u.room_id = i.room_id AND u.user_id = i.user_id",
+           " WHERE u.room_id = ANY (ARRAY[i.room_id]) AND u.user_id = i.user_id",
 };
 
 static const struct db_stmt room_seen_stmt = {
