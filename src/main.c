@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -77,6 +78,16 @@ static void block_signals(sigset_t *set) {
   (void)sigaction(SIGPIPE, &ignore, NULL);
 }
 
+/// What callers have shown is in memory for a while, and must not come to lie in a file: a crash leaves no core. Who
+/// wants one raises the limit of the process that runs (prlimit --core).
+static void leave_no_core(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_CORE, &limit) == 0) {
+    limit.rlim_cur = 0;
+    (void)setrlimit(RLIMIT_CORE, &limit);
+  }
+}
+
 static void wait_for_stop(struct server *s, const char *config_path, const sigset_t *set) {
   for (;;) {
     int signal_number = sigwaitinfo(set, NULL);
@@ -89,6 +100,7 @@ static void wait_for_stop(struct server *s, const char *config_path, const sigse
 
 static int serve(struct config *config, const char *config_path) {
   sigset_t set;
+  leave_no_core();
   block_signals(&set);
   apply_log_settings(config);
   struct server *server = server_start(config);

@@ -89,14 +89,14 @@ static const struct db_options role_defaults[ROLE_COUNT] = {
     // lock little time, since others wait behind it: what meets one goes to the stragglers.
     [ROLE_STARTER] = {NULL, "stillhered start", 3000, 10000, 5000, false},
     [ROLE_WRITER] = {NULL, "stillhered writer", 2000, 3000, 250, true},
-    [ROLE_STRAGGLERS] = {NULL, "stillhered stragglers", 2000, 3000, 50, false},
-    [ROLE_READER] = {NULL, "stillhered reader", 2000, 3000, 1000, false},
+    [ROLE_STRAGGLERS] = {NULL, "stillhered stragglers", 2000, 3000, 50, true},
+    [ROLE_READER] = {NULL, "stillhered reader", 2000, 3000, 1000, true},
     [ROLE_SWEEPER] = {NULL, "stillhered sweeper", 3000, 10000, 100, false},
     [ROLE_LISTEN] = {NULL, "stillhered listener", 3000, 5000, 1000, false},
-    [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000, false},
+    [ROLE_TAIL] = {NULL, "stillhered tail", 2000, 3000, 1000, true},
     [ROLE_LAST_SEEN] = {NULL, "stillhered last seen", 2000, 3000, 250, false},
-    [ROLE_CURSORS] = {NULL, "stillhered cursors", 2000, 3000, 1000, false},
-    [ROLE_CHANGER] = {NULL, "stillhered changer", 2000, 3000, 250, false},
+    [ROLE_CURSORS] = {NULL, "stillhered cursors", 2000, 3000, 1000, true},
+    [ROLE_CHANGER] = {NULL, "stillhered changer", 2000, 3000, 250, true},
     [ROLE_WEBHOOK] = {NULL, "stillhered webhook", 2000, 3000, 1000, true},
 };
 

@@ -79,7 +79,7 @@ int cmd_drill(const struct options *options) {
     return EXIT_REFUSED;
   }
   bool ended = drill_enter(&d) && drill_cursors(&d) && drill_expiry(&d) && drill_stayed(&d) && drill_gap(&d) &&
-               drill_revoke(&d) && drill_reconnect(&d);
+               drill_revoke(&d) && drill_grace(&d) && drill_reconnect(&d) && drill_told(&d);
   if (d.room_used)
     drill_clean(&d);
   bool wrong = false;

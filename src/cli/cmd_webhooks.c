@@ -88,6 +88,33 @@ static int list_dead(struct http *http, const struct options *options) {
   return code;
 }
 
+/// One request of a replay. @param[in,out] after where it goes on, allocated; NULL: at the start, or it is done
+static int replay_some(struct http *http, const struct options *options, int64_t message, char **after,
+                       struct http_reply *reply) {
+  struct buf body = {0};
+  jo_object(&body);
+  jo_kstr(&body, "target", options->args[1]);
+  if (options->n_args > 2)
+    jo_kstr(&body, "room_id", options->args[2]);
+  if (message > 0)
+    jo_kint(&body, "message", message);
+  if (*after != NULL)
+    jo_kstr(&body, "after", *after);
+  jo_object_end(&body);
+  free(*after);
+  *after = NULL;
+  enum http_result result =
+      body.failed ? HTTP_BROKEN : http_send_patiently(http, "POST", "/webhooks/replay", body.data, reply);
+  buf_free(&body);
+  if (result != HTTP_ANSWERED || reply->status != 200 || reply->json == NULL)
+    return http_explain(http, result, reply);
+  const char *next = text_of(reply->json, "next", NULL);
+  if (next == NULL || (*after = strdup(next)) != NULL)
+    return EXIT_DONE;
+  complain("memory ran out");
+  return EXIT_REFUSED;
+}
+
 static int replay(struct http *http, const struct options *options) {
   int64_t message = 0;
   if (options->n_args < 2) {
@@ -98,30 +125,24 @@ static int replay(struct http *http, const struct options *options) {
     complain("a message is a number that `stillhere webhooks dead` shows, not \"%s\"", options->args[3]);
     return EXIT_USAGE;
   }
-  struct buf body = {0};
-  jo_object(&body);
-  jo_kstr(&body, "target", options->args[1]);
-  if (options->n_args > 2)
-    jo_kstr(&body, "room_id", options->args[2]);
-  if (message > 0)
-    jo_kint(&body, "message", message);
-  jo_object_end(&body);
-  struct http_reply reply = {0};
-  int code = EXIT_REFUSED;
-  enum http_result result =
-      body.failed ? HTTP_BROKEN : http_send_patiently(http, "POST", "/webhooks/replay", body.data, &reply);
-  if (result != HTTP_ANSWERED || reply.status != 200 || reply.json == NULL) {
-    code = http_explain(http, result, &reply);
-  } else {
-    code = EXIT_DONE;
-    int64_t n = number_of(reply.json, "replayed_events", 0);
-    if (options->json)
-      print_json(reply.json);
-    else
-      printf("%lld %s will be sent again\n", (long long)n, plural(n, "event", "events"));
-  }
-  http_reply_clear(&reply);
-  buf_free(&body);
+  char *after = NULL;
+  int code;
+  int64_t n = 0;
+  do {
+    struct http_reply reply = {0};
+    code = replay_some(http, options, message, &after, &reply);
+    if (code == EXIT_DONE) {
+      n += number_of(reply.json, "replayed_events", 0);
+      if (options->json)
+        print_json(reply.json);
+      else if (after != NULL)
+        fprintf(stderr, "%lld events so far\n", (long long)n);
+    }
+    http_reply_clear(&reply);
+  } while (code == EXIT_DONE && after != NULL);
+  if (code == EXIT_DONE && !options->json)
+    printf("%lld %s will be sent again\n", (long long)n, plural(n, "event", "events"));
+  free(after);
   return code;
 }
 

@@ -24,10 +24,9 @@
 
 const char *drill_words(enum drill_check check) {
   static const char *const words[N_CHECKS] = {
-      [CHECK_VANISHED] = "one cursor vanished",
-      [CHECK_STAYED] = "the renewed session stayed",
-      [CHECK_REFUSED] = "the revoked user was refused",
-      [CHECK_CONVERGED] = "the reconnect converged on one snapshot",
+      [CHECK_VANISHED] = "one cursor vanished",         [CHECK_STAYED] = "the renewed session stayed",
+      [CHECK_REFUSED] = "the revoked user was refused", [CHECK_CONVERGED] = "the reconnect converged on one snapshot",
+      [CHECK_TOLD] = "every change was told once",
   };
   return words[check];
 }
@@ -50,20 +49,53 @@ void drill_say(const struct drill *d, const char *fmt, ...) {
   fflush(stdout);
 }
 
+static bool has_string(const json_t *list, const char *text) {
+  size_t i;
+  json_t *item;
+  json_array_foreach(list, i, item) {
+    if (strcmp(json_string_value(item), text) == 0)
+      return true;
+  }
+  return false;
+}
+
 void drill_wrong(struct drill *d, enum drill_check check, const char *id, const char *fmt, ...) {
   struct finding *f = &d->findings[check];
   if (f->requests == NULL)
     f->requests = json_array();
-  if (id != NULL && id[0] != '\0' && json_array_size(f->requests) < 8)
+  if (id != NULL && id[0] != '\0' && json_array_size(f->requests) < 8 && !has_string(f->requests, id))
     json_array_append_new(f->requests, json_string(id));
-  if (f->wrong)
+  if (f->wrong && !f->open)
     return;
-  f->wrong = true;
+  char why[sizeof f->why / 2];
   va_list args;
   va_start(args, fmt);
-  (void)vsnprintf(f->why, sizeof f->why, fmt, args);
+  (void)vsnprintf(why, sizeof why, fmt, args);
   va_end(args);
-  drill_say(d, "WRONG: %s", f->why);
+  size_t used = strlen(f->why);
+  snprintf(f->why + used, sizeof f->why - used, "%s%s", used > 0 ? "; and " : "", why);
+  f->wrong = true;
+  f->open = false;
+  drill_say(d, "WRONG: %s", why);
+}
+
+void drill_epoch(struct drill *d, int where, const struct http_reply *reply) {
+  const char *epoch = text_of(reply->json, "epoch", NULL);
+  where = d->n_urls == 1 ? 0 : where;
+  char *known = d->epoch[where];
+  const char *other = d->epoch[1 - where];
+  if (epoch == NULL || strcmp(epoch, known) == 0)
+    return;
+  if (known[0] != '\0')
+    drill_wrong(d, CHECK_CONVERGED, reply->request_id,
+                "the epoch of %s changed from %.40s to %.40s: it was restored or failed over meanwhile, or its answers "
+                "come from several databases",
+                d->url[where], known, epoch);
+  else if (other[0] != '\0' && strcmp(epoch, other) != 0)
+    drill_wrong(d, CHECK_CONVERGED, reply->request_id,
+                "%s and %s are not on one database: their epochs are %.40s and %.40s", d->url[0], d->url[1],
+                where == 0 ? epoch : other, where == 0 ? other : epoch);
+  snprintf(known, sizeof d->epoch[where], "%s", epoch);
 }
 
 void drill_refused(struct drill *d, const char *what) {
@@ -89,7 +121,8 @@ bool drill_open(struct drill *d) {
     }
   }
   d->board.events = json_array();
-  return ok && d->board.events != NULL;
+  d->board.answers = json_array();
+  return ok && d->board.events != NULL && d->board.answers != NULL;
 }
 
 void drill_close(struct drill *d) {
@@ -107,13 +140,14 @@ void drill_close(struct drill *d) {
   fold_clear(&d->board.fold);
   fold_clear(&d->late);
   json_decref(d->board.events);
+  json_decref(d->board.answers);
 }
 
 // -- those who renew -----------------------------------------------------------------------------------------------
 
 /// The body of a heartbeat. @return NULL when memory ran out
-static char *heartbeat_body(const struct drill *d, const char *user, const char *meta) {
-  json_t *lease = json_pack("{s:s, s:s, s:s, s:I}", "room_id", d->room, "user_id", user, "session_id", SESSION,
+static char *heartbeat_body(const struct drill *d, const char *user, const char *session, const char *meta) {
+  json_t *lease = json_pack("{s:s, s:s, s:s, s:I}", "room_id", d->room, "user_id", user, "session_id", session,
                             "ttl_ms", (json_int_t)d->ttl_ms);
   if (lease != NULL && meta != NULL)
     json_object_set_new(lease, "meta", json_loads(meta, 0, NULL));
@@ -131,7 +165,7 @@ static void keep_held(struct keeper *k, const json_t *answer) {
 }
 
 static void keeper_begin(struct drill *d, struct keeper *k) {
-  char *body = heartbeat_body(d, k->user, NULL);
+  char *body = heartbeat_body(d, k->user, k->session, NULL);
   k->turn = 1 - k->turn;
   k->due_us = INT64_MAX;
   if (body == NULL || !http_begin(k->http[k->turn], "PUT", "/leases", body, ANSWER_TIMEOUT_MS, &k->reply))
@@ -144,6 +178,8 @@ static void keeper_end(struct drill *d, struct keeper *k) {
   enum http_result result = http_outcome(k->http[k->turn]);
   const struct http_reply *r = &k->reply;
   bool granted = json_is_true(json_object_get(r->json, "granted"));
+  if (result == HTTP_ANSWERED)
+    drill_epoch(d, k->turn, r);
   if (result == HTTP_ANSWERED && r->status == 200 && !granted) {
     keep_held(k, r->json);
     return;
@@ -200,6 +236,31 @@ static void board_begin(struct drill *d) {
   buf_free(&path);
 }
 
+/// Notes what an answer tells that was not known; each must be new, and what lies between must not be missing.
+static void board_take(struct drill *d, int64_t before, enum fold_result result) {
+  struct subscriber *s = &d->board;
+  const char *url = d->url[s->where], *mode = text_of(s->reply.json, "mode", "");
+  int64_t told = before;
+  size_t i;
+  json_t *event;
+  json_array_foreach(json_object_get(s->reply.json, "events"), i, event) {
+    int64_t revision = number_of(event, "revision", -1);
+    if (revision <= told)
+      drill_wrong(d, CHECK_TOLD, s->answer_id, "%s told twice of revision %lld, %s of %s", url, (long long)revision,
+                  text_of(event, "kind", "?"), text_of(event, "user_id", "?"));
+    if (revision <= told || revision > s->fold.revision)
+      continue;
+    told = revision;
+    json_array_append(s->events, event);
+    json_array_append_new(s->answers, json_string(s->answer_id));
+  }
+  if (result == FOLD_GAP)
+    drill_wrong(d, CHECK_TOLD, s->answer_id, "%s left out revision %lld", url, (long long)s->fold.revision + 1);
+  else if (before >= 0 && strcmp(mode, "snapshot") == 0)
+    drill_wrong(d, CHECK_TOLD, s->answer_id, "%s gave a snapshot (%s), not the events after revision %lld", url,
+                text_of(s->reply.json, "reason", "none"), (long long)before);
+}
+
 static void board_end(struct drill *d) {
   struct subscriber *s = &d->board;
   if (http_outcome(s->http) != HTTP_ANSWERED || s->reply.status != 200) {
@@ -208,14 +269,9 @@ static void board_end(struct drill *d) {
   }
   int64_t before = s->fold.revision;
   snprintf(s->answer_id, sizeof s->answer_id, "%s", s->reply.request_id);
+  drill_epoch(d, s->where, &s->reply);
   enum fold_result result = fold_reply(&s->fold, s->reply.json);
-  size_t i;
-  json_t *event;
-  json_array_foreach(json_object_get(s->reply.json, "events"), i, event) {
-    int64_t revision = number_of(event, "revision", -1);
-    if (revision > before && revision <= s->fold.revision)
-      json_array_append(s->events, event);
-  }
+  board_take(d, before, result);
   if (result == FOLD_GAP) {
     // Something is missing: the whole room anew.
     s->gaps++;
@@ -256,6 +312,16 @@ void drill_board_stop(struct drill *d) {
   http_close(d->board.http);
   d->board.http = NULL;
   d->board.on = d->board.reply_due = false;
+}
+
+json_t *drill_of_user(const json_t *list, const char *user) {
+  size_t i;
+  json_t *item;
+  json_array_foreach(list, i, item) {
+    if (strcmp(text_of(item, "user_id", ""), user) == 0)
+      return item;
+  }
+  return NULL;
 }
 
 json_t *drill_event(const struct drill *d, const char *kind, const char *user, int64_t after) {
@@ -310,8 +376,10 @@ bool drill_ask(struct drill *d, int where, const char *method, const char *path,
     }
     enum http_result result = http_outcome(d->http[where]);
     bool again = result == HTTP_UNREACHABLE || (result == HTTP_ANSWERED && http_worth_retrying(d->reply.status));
-    if (!again && result == HTTP_ANSWERED)
+    if (!again && result == HTTP_ANSWERED) {
+      drill_epoch(d, where, &d->reply);
       return true;
+    }
     if (!again || attempt + 1 == ATTEMPTS) {
       d->code = http_explain(d->http[where], result, &d->reply);
       d->over = true;
@@ -336,8 +404,8 @@ bool drill_ask_room(struct drill *d, int where, const char *method, const char *
   return ok;
 }
 
-bool drill_heartbeat(struct drill *d, int where, const char *user, const char *meta) {
-  char *body = heartbeat_body(d, user, meta);
+bool drill_heartbeat(struct drill *d, int where, const char *user, const char *session, const char *meta) {
+  char *body = heartbeat_body(d, user, session, meta);
   bool ok = body != NULL && drill_ask(d, where, "PUT", "/leases", body);
   free(body);
   for (int i = 0; ok && i < 2; i++) {

@@ -19,13 +19,15 @@ enum drill_check {
   CHECK_STAYED,    ///< the renewed session stayed
   CHECK_REFUSED,   ///< the revoked user was refused
   CHECK_CONVERGED, ///< the reconnect converged on one snapshot
+  CHECK_TOLD,      ///< every change was told once
   N_CHECKS,
 };
 
 struct finding {
   bool reached; ///< the step that decides it came to its end
   bool wrong;
-  char why[512];    ///< of the first fault
+  bool open;        ///< one more fault is told beside the first
+  char why[768];    ///< of the first fault
   json_t *requests; ///< ids of the requests that show it
 };
 
@@ -49,6 +51,7 @@ struct subscriber {
   struct http_reply reply;
   struct fold fold;
   json_t *events;     ///< all that were folded in, in order
+  json_t *answers;    ///< for each of them the request id of the answer that told it
   int gaps;           ///< how often something was missing
   char gap_id[72];    ///< request id of the last answer that lacked something
   char answer_id[72]; ///< request id of the last answer
@@ -58,8 +61,10 @@ struct subscriber {
 #define TEACHER "teacher"
 #define RENEWS "student-renews"
 #define SILENT "student-silent"
-/// The session of each of them.
+#define LEAVES "student-leaves"
+/// The session of each of them; who leaves has another one.
 #define SESSION "tab-1"
+#define OTHER_SESSION "tab-2"
 
 struct drill {
   const struct options *options;
@@ -77,6 +82,12 @@ struct drill {
   char silent_expires_at[32]; ///< of the silent lease
   int64_t silent_sent_us;     ///< when its last heartbeat was sent
   int64_t silent_ttl_ms;
+  bool closed[2];             ///< the sessions of who leaves: ended by the close, not by their expiry before it
+  char closed_ids[2][256];    ///< the event ids that the closes were answered with
+  char leaves_offline_at[32]; ///< when their grace ends; empty: it was over before it was seen
+  int64_t leaves_offline_us;  ///< the same, monotonic
+  bool grace_too_long;        ///< not waited for
+  char epoch[2][72];          ///< of each instance, as first told
   struct finding findings[N_CHECKS];
   bool over; ///< no use in going on; code says why
   int code;
@@ -88,7 +99,8 @@ const char *drill_words(enum drill_check check);
 /// Prints a line of progress.
 void drill_say(const struct drill *d, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/// Notes a fault. Only the first of a check is told; @a id, a request id, is kept in any case. NULL: none
+/// Notes a fault. Only the first of a check is told, and one more where its finding is open; @a id, a request id, is
+/// kept in any case. NULL: none
 void drill_wrong(struct drill *d, enum drill_check check, const char *id, const char *fmt, ...) PRINTF_LIKE(4, 5);
 
 /// Opens the connections. @return false when memory ran out
@@ -111,8 +123,8 @@ bool drill_ask(struct drill *d, int where, const char *method, const char *path,
 /// The same about something in the room: `/rooms/ROOM/` @a rest, with what @a rest has encoded already.
 bool drill_ask_room(struct drill *d, int where, const char *method, const char *rest, const char *body);
 
-/// A heartbeat of @a user. @a meta: JSON, or NULL. The answer is d->reply.
-bool drill_heartbeat(struct drill *d, int where, const char *user, const char *meta);
+/// A heartbeat of a session of @a user. @a meta: JSON, or NULL. The answer is d->reply.
+bool drill_heartbeat(struct drill *d, int where, const char *user, const char *session, const char *meta);
 
 /// A presence poll with @a query ("" or "?…"), its answer checked to be one. @return false when the drill is over
 bool drill_presence(struct drill *d, int where, const char *query);
@@ -127,9 +139,15 @@ bool drill_see_cursor(struct drill *d, int where, const char *user, bool wanted,
 /// Ends the drill since an answer was refused that had to be good: says why.
 void drill_refused(struct drill *d, const char *what);
 
+/// Compares the epoch in an answer of instance @a where, if it has one, with what was told before.
+void drill_epoch(struct drill *d, int where, const struct http_reply *reply);
+
 /// Starts or stops the board. It goes on from what it has folded, at instance @a where.
 void drill_board_start(struct drill *d, int where);
 void drill_board_stop(struct drill *d);
+
+/// What a list of objects has of this user, or NULL.
+json_t *drill_of_user(const json_t *list, const char *user);
 
 /// The board's event of this kind and user with a revision above @a after, or NULL.
 json_t *drill_event(const struct drill *d, const char *kind, const char *user, int64_t after);
@@ -141,7 +159,9 @@ bool drill_expiry(struct drill *d);
 bool drill_gap(struct drill *d);
 bool drill_stayed(struct drill *d);
 bool drill_revoke(struct drill *d);
+bool drill_grace(struct drill *d);
 bool drill_reconnect(struct drill *d);
+bool drill_told(struct drill *d);
 
 /// Closes what was opened and takes back what was granted, also after a Ctrl-C.
 void drill_clean(struct drill *d);

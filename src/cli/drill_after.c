@@ -60,26 +60,15 @@ bool drill_gap(struct drill *d) {
 
 // -- who stayed ----------------------------------------------------------------------------------------------------
 
-/// Whether a list of objects has one of this user.
-static json_t *of_user(const json_t *list, const char *user) {
-  size_t i;
-  json_t *item;
-  json_array_foreach(list, i, item) {
-    if (strcmp(text_of(item, "user_id", ""), user) == 0)
-      return item;
-  }
-  return NULL;
-}
-
 static bool look_who_stayed(struct drill *d, int where) {
   if (!drill_ask_room(d, where, "GET", "/leases", NULL))
     return false;
-  if (of_user(json_object_get(d->reply.json, "leases"), RENEWS) == NULL)
+  if (drill_of_user(json_object_get(d->reply.json, "leases"), RENEWS) == NULL)
     drill_wrong(d, CHECK_STAYED, d->reply.request_id, "%s has no lease of %s, who renewed all the time", d->url[where],
                 RENEWS);
   if (!drill_presence(d, where, "?user_id=" RENEWS "&session_id=" SESSION))
     return false;
-  const json_t *user = of_user(json_object_get(d->reply.json, "users"), RENEWS);
+  const json_t *user = drill_of_user(json_object_get(d->reply.json, "users"), RENEWS);
   const char *state = text_of(json_object_get(d->reply.json, "session"), "state", "not told");
   if (json_array_size(json_object_get(user, "sessions")) == 0)
     drill_wrong(d, CHECK_STAYED, d->reply.request_id, "the snapshot of %s lacks %s, who renewed all the time",
@@ -142,7 +131,7 @@ static bool revoke_in_flight(struct drill *d) {
 /// After the answer to the revocation no instance may take anything of theirs.
 static bool demand_refusals(struct drill *d, int where) {
   bool seen;
-  if (!drill_heartbeat(d, where, SILENT, NULL))
+  if (!drill_heartbeat(d, where, SILENT, SESSION, NULL))
     return false;
   if (d->reply.status != 403)
     drill_wrong(d, CHECK_REFUSED, d->reply.request_id, "%s answered a heartbeat of %s, who is revoked, with %d",
@@ -163,7 +152,7 @@ static bool demand_refusals(struct drill *d, int where) {
 bool drill_revoke(struct drill *d) {
   bool seen;
   int64_t before = d->board.fold.revision;
-  if (!drill_heartbeat(d, 1, SILENT, NULL) || !drill_point(d, 1, SILENT))
+  if (!drill_heartbeat(d, 1, SILENT, SESSION, NULL) || !drill_point(d, 1, SILENT))
     return false;
   if (d->reply.status != 202)
     drill_wrong(d, CHECK_REFUSED, d->reply.request_id, "%s does not take back %s, whose lease had run out (%d)",
@@ -180,12 +169,16 @@ bool drill_revoke(struct drill *d) {
     if (!demand_refusals(d, where))
       return false;
   }
+  // Both are written with the revocation: for who is revoked there is no grace.
   int64_t until_us = clock_mono_us() + INT64_C(5000000);
-  while (drill_event(d, "membership.revoked", SILENT, before) == NULL && clock_mono_us() < until_us) {
+  json_t *told;
+  while (((told = drill_event(d, "membership.revoked", SILENT, before)) == NULL ||
+          drill_event(d, "user.offline", SILENT, number_of(told, "revision", 0)) == NULL) &&
+         clock_mono_us() < until_us) {
     if (!drill_run(d, until_us))
       return false;
   }
-  if (drill_event(d, "membership.revoked", SILENT, before) == NULL)
+  if (told == NULL)
     drill_wrong(d, CHECK_REFUSED, revoked_id, "%s told of no membership.revoked within 5 s", d->url[d->board.where]);
   d->findings[CHECK_REFUSED].reached = true;
   if (!d->findings[CHECK_REFUSED].wrong)
@@ -196,8 +189,11 @@ bool drill_revoke(struct drill *d) {
 // -- the reconnect -------------------------------------------------------------------------------------------------
 
 /// Who must be here at the end, as fold_state() tells it.
-static json_t *expected_state(void) {
-  return json_pack("{s:{s:{}}, s:{s:{s:s}}}", TEACHER, SESSION, RENEWS, SESSION, "drill", "reconnected");
+static json_t *expected_state(const struct drill *d) {
+  json_t *state = json_pack("{s:{s:{}}, s:{s:{s:s}}}", TEACHER, SESSION, RENEWS, SESSION, "drill", "reconnected");
+  if (state != NULL && d->grace_too_long)
+    json_object_set_new(state, LEAVES, json_object());
+  return state;
 }
 
 /// One look at both instances' snapshots. @param[out] met whether they and the board are at one revision
@@ -217,7 +213,7 @@ static bool compare(struct drill *d, bool *met) {
   }
   *met = ok && revisions[0] == revisions[1] && revisions[0] == d->board.fold.revision;
   if (*met) {
-    json_t *board = fold_state(&d->board.fold), *expected = expected_state();
+    json_t *board = fold_state(&d->board.fold), *expected = expected_state(d);
     for (int where = 0; where < 2; where++) {
       char *shown = json_dumps(states[where], JSON_COMPACT | JSON_SORT_KEYS);
       if (!json_equal(states[where], expected))
@@ -243,7 +239,7 @@ bool drill_reconnect(struct drill *d) {
   int64_t left_at = d->board.fold.revision;
   drill_board_stop(d);
   drill_say(d, "the teacher's connection is cut; meanwhile something changes");
-  if (!drill_heartbeat(d, 0, RENEWS, "{\"drill\":\"reconnected\"}"))
+  if (!drill_heartbeat(d, 0, RENEWS, SESSION, "{\"drill\":\"reconnected\"}"))
     return false;
   if (d->reply.status != 200)
     drill_wrong(d, CHECK_STAYED, d->reply.request_id,
@@ -287,7 +283,7 @@ static bool clean_one(struct drill *d, const char *rest) {
 }
 
 void drill_clean(struct drill *d) {
-  static const char *const users[] = {TEACHER, RENEWS, SILENT};
+  static const char *const users[] = {TEACHER, RENEWS, SILENT, LEAVES};
   bool done = true;
   drill_board_stop(d);
   for (int i = 0; i < 2; i++) {
@@ -301,6 +297,7 @@ void drill_clean(struct drill *d) {
     snprintf(rest, sizeof rest, "/members/%s", users[i]);
     done = clean_one(d, rest) && done;
   }
+  done = clean_one(d, "/leases/" LEAVES "/" OTHER_SESSION) && done;
   if (done)
     drill_say(d, "cleared up: no lease and no membership is left in %s", d->room);
   else

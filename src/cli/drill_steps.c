@@ -29,9 +29,9 @@ static bool grant(struct drill *d, const char *user, const char *role) {
   return false;
 }
 
-/// The first heartbeat of somebody, which must be taken as a new session.
-static bool arrive(struct drill *d, const char *user) {
-  if (!drill_heartbeat(d, 0, user, NULL))
+/// The first heartbeat of a session, which must be taken as one.
+static bool arrive(struct drill *d, int where, const char *user, const char *session) {
+  if (!drill_heartbeat(d, where, user, session, NULL))
     return false;
   if (d->reply.status == 200 && json_is_true(json_object_get(d->reply.json, "granted")))
     return true;
@@ -39,16 +39,78 @@ static bool arrive(struct drill *d, const char *user) {
   return false;
 }
 
+/// Closes a session of who leaves.
+static bool leave(struct drill *d, int where, const char *session, int i) {
+  char rest[128];
+  snprintf(rest, sizeof rest, "/leases/" LEAVES "/%s", session);
+  if (!drill_ask_room(d, where, "DELETE", rest, NULL))
+    return false;
+  if (d->reply.status != 200) {
+    drill_refused(d, "a session cannot be closed");
+    return false;
+  }
+  // Where the first attempt got no answer it may be closed already, or by now run out.
+  d->closed[i] = strcmp(text_of(d->reply.json, "decision", ""), "accepted") == 0;
+  if (d->closed[i])
+    snprintf(d->closed_ids[i], sizeof d->closed_ids[i], "%s", text_of(d->reply.json, "event_id", ""));
+  return true;
+}
+
+/// Finds out when the grace of who left ends. @param[out] known it is, or is over already
+static bool look_for_grace(struct drill *d, bool *known) {
+  int64_t offline_us, server_us;
+  if (!drill_presence(d, 0, ""))
+    return false;
+  const json_t *user = drill_of_user(json_object_get(d->reply.json, "users"), LEAVES);
+  const char *offline_at = text_of(user, "offline_at", ""), *now = text_of(d->reply.json, "server_time", "");
+  if (user == NULL) {
+    *known = true;
+    d->leaves_offline_us = clock_mono_us();
+  } else if (json_array_size(json_object_get(user, "sessions")) == 0 && rfc3339_parse(offline_at, &offline_us) &&
+             rfc3339_parse(now, &server_us)) {
+    *known = true;
+    snprintf(d->leaves_offline_at, sizeof d->leaves_offline_at, "%s", offline_at);
+    d->leaves_offline_us = clock_mono_us() + (offline_us - server_us);
+  }
+  return true;
+}
+
+/// Somebody comes with two tabs and closes both; their grace runs while the drill goes on.
+static bool come_and_leave(struct drill *d) {
+  if (!arrive(d, 0, LEAVES, SESSION) || !arrive(d, 1, LEAVES, OTHER_SESSION) || !leave(d, 0, SESSION, 0) ||
+      !leave(d, 1, OTHER_SESSION, 1))
+    return false;
+  int64_t until_us = clock_mono_us() + (int64_t)SPREAD_MS * 1000;
+  bool known = false;
+  while (!known) {
+    if (!look_for_grace(d, &known) || (!known && !drill_pause(d, 100)))
+      return false;
+    if (!known && clock_mono_us() > until_us) {
+      drill_wrong(d, CHECK_TOLD, d->reply.request_id,
+                  "the snapshot of %s does not have %s, who has closed both tabs, as about to go offline", d->url[0],
+                  LEAVES);
+      d->leaves_offline_us = clock_mono_us();
+      break;
+    }
+  }
+  drill_say(d, "%s: a student came with two tabs and closed both", d->room);
+  return true;
+}
+
 bool drill_enter(struct drill *d) {
-  if (!grant(d, TEACHER, "teacher") || !grant(d, RENEWS, "student") || !grant(d, SILENT, "student"))
+  if (!grant(d, TEACHER, "teacher") || !grant(d, RENEWS, "student") || !grant(d, SILENT, "student") ||
+      !grant(d, LEAVES, "student"))
     return false;
-  // One subscriber sees the empty room and then nothing for a long time.
-  if (!drill_presence(d, 1, "") || fold_reply(&d->late, d->reply.json) != FOLD_APPLIED)
+  // The board goes on from the empty room; another subscriber sees it, and then nothing for a long time.
+  if (!drill_presence(d, 1, "") || fold_reply(&d->late, d->reply.json) != FOLD_APPLIED ||
+      fold_reply(&d->board.fold, d->reply.json) != FOLD_APPLIED)
     return false;
-  if (!arrive(d, TEACHER) || !arrive(d, RENEWS))
-    return false;
+  if (d->late.revision != 0)
+    drill_wrong(d, CHECK_TOLD, d->reply.request_id, "%s has a room in which nothing happened at revision %lld",
+                d->url[1], (long long)d->late.revision);
   drill_board_start(d, 1);
-  if (!arrive(d, SILENT))
+  if (!arrive(d, 0, TEACHER, SESSION) || !arrive(d, 0, RENEWS, SESSION) || !come_and_leave(d) ||
+      !arrive(d, 0, SILENT, SESSION))
     return false;
   const json_t *lease = json_object_get(d->reply.json, "lease");
   d->silent_sent_us = clock_mono_us();
@@ -69,13 +131,7 @@ bool drill_point(struct drill *d, int where, const char *user) {
 
 /// Whether the answer to a request for all cursors has one of this user.
 static bool has_cursor(const struct drill *d, const char *user) {
-  size_t i;
-  json_t *cursor;
-  json_array_foreach(json_object_get(d->reply.json, "cursors"), i, cursor) {
-    if (strcmp(text_of(cursor, "user_id", ""), user) == 0)
-      return true;
-  }
-  return false;
+  return drill_of_user(json_object_get(d->reply.json, "cursors"), user) != NULL;
 }
 
 bool drill_see_cursor(struct drill *d, int where, const char *user, bool wanted, bool *seen) {

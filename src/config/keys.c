@@ -144,8 +144,8 @@ const struct config_key config_keys[] = {
     {FIELD(max_header_bytes), .kind = CONFIG_BYTES, .initial = "14336", .min = 4096, .max = 65536,
      .doc =
          "The longest request line and headers together; longer ones are answered 431, or 414 where it is the request "
-         "line. Each connection takes this and 2048 bytes more of memory, in which there is room for 25 header fields "
-         "behind the longest head."},
+         "line. Each connection takes this and 3072 bytes more of memory, in which there is room for 30 header fields "
+         "behind the longest head, and for more behind others; cookies are kept there twice."},
     {COUNT(max_batch_leases, "1000", 1, 1000), .doc = "Leases that one PUT may carry; more are answered 400."},
     {FIELD(max_body_bytes), .kind = CONFIG_BYTES, .initial = "1048576", .min = 1024, .max = 67108864,
      .doc = "The largest request body; a larger one is answered 413."},

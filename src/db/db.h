@@ -112,6 +112,9 @@ bool db_shared(const struct db *db);
 /// for that then.
 bool db_distributed(const struct db *db);
 
+/// Inside a transaction, before its other statements: what follows reaches rows by key (by_key of the options).
+enum db_status db_by_key(struct db *db);
+
 /// Drops the connection; the next db_connect() makes a new one.
 void db_drop(struct db *db);
 

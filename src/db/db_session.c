@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/log.h"
 #include "base/util.h"
 #include "db/db_internal.h"
@@ -59,6 +60,19 @@ static bool write_settings(const struct db *db, bool shared, char *out, size_t s
     len += (size_t)n;
   }
   return true;
+}
+
+enum db_status db_by_key(struct db *db) {
+  if (db->options->by_key || db->distributed)
+    return DB_OK;
+  struct buf sql = {0};
+  for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
+    if (settings[i].by_key)
+      buf_printf(&sql, "SET LOCAL %s = '%s'; ", settings[i].name, settings[i].value);
+  }
+  enum db_status status = sql.failed ? DB_FAILED : db_script(db, sql.data);
+  buf_free(&sql);
+  return status;
 }
 
 /// Citus is there. Whether it has distributed what is stillhere's is another question.

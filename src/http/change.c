@@ -38,7 +38,7 @@ static enum request_verdict resumed(struct request *r, enum wake_reason reason) 
     return REQUEST_PARKED;
   }
   if (!c->read.done || c->read.job.status != DB_OK) {
-    const char *detail = "the database could not be asked in time; try again";
+    const char *detail = "the database could not be asked; try again";
     if (c->read.done && c->in_doubt)
       detail = "the database went away in the midst of it: it may have been done";
     else if (c->read.done && c->read.job.status == DB_FAILED)

@@ -127,6 +127,7 @@ void conn_head_refused(struct worker_loop *loop, const char *fmt) {
       {"Failed to parse `Content-Length' header.", 400, "bad_framing", "Content-Length is not a plain number"},
       {"Too large value of 'Content-Length' header.", 413, "body_too_large", "the body is longer than max_body_bytes"},
       {"Not enough memory in pool to parse cookies!", 431, "header_too_large", "the Cookie header is too long"},
+      {"Not enough memory in pool to allocate header record!", 431, "header_too_large", "there are too many cookies"},
   };
   for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
     if (strncmp(fmt, refusals[i].says, strlen(refusals[i].says)) != 0)

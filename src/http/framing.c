@@ -7,6 +7,7 @@
 #include "base/metric.h"
 #include "base/rand.h"
 #include "base/strict.h"
+#include "base/util.h"
 #include "http/cors.h"
 #include "http/inside.h"
 
@@ -16,6 +17,7 @@ struct headers {
   const char *length, *coding, *id, *encoding;
   bool odd_name, folded, expects;
   bool has_nul;
+  size_t cookie_bytes;
   const char *end; ///< of the value before, or of the request line
 };
 
@@ -74,6 +76,8 @@ static enum MHD_Result gather(void *cls, enum MHD_ValueKind kind, const char *na
   } else if (strcasecmp(name, "Content-Encoding") == 0) {
     h->encodings++;
     h->encoding = value;
+  } else if (strcasecmp(name, "Cookie") == 0) {
+    h->cookie_bytes += strlen(value) + 1;
   } else if (strcasecmp(name, "Expect") == 0) {
     h->expects = true;
   } else if (strcasecmp(name, "X-Request-Id") == 0) {
@@ -104,18 +108,44 @@ static void judge_body(const struct headers *h, bool http_1_0, struct framing *f
     refuse(f, 501, "unsupported_transfer_coding", "the only transfer coding that is understood is chunked");
 }
 
-/// Whether the request line and the headers together are too long.
-static void judge_size(const struct request *r, struct framing *f) {
+/// What libmicrohttpd takes of a connection's memory for its note on a header, a cookie or a query's parameter.
+#define NOTE_BYTES 64
+/// Room that the head of any reply finds.
+#define REPLY_BYTES 1024
+/// With it there is room for 32 notes behind the longest head, and for more behind others.
+#define MEMORY_BESIDE (32 * NOTE_BYTES + REPLY_BYTES)
+
+size_t connection_memory(const struct config *config) {
+  return (size_t)config->max_header_bytes + MEMORY_BESIDE;
+}
+
+/// Whether libmicrohttpd, which keeps the head, a note on each part of it and a copy of the cookies in the connection's
+/// memory, has too little left there for a reply.
+static bool crowds(const struct request *r, const struct headers *h, size_t head_bytes) {
+  static const enum MHD_ValueKind kinds[] = {MHD_HEADER_KIND, MHD_COOKIE_KIND, MHD_GET_ARGUMENT_KIND};
+  size_t bytes = head_bytes + h->cookie_bytes + REPLY_BYTES;
+  for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+    bytes += NOTE_BYTES * (size_t)MHD_get_connection_values(r->connection, kinds[i], NULL, NULL);
+  return bytes > connection_memory(r->worker->service->config);
+}
+
+/// Whether the request line and the headers together are too long, or too many.
+static void judge_size(const struct request *r, const struct headers *h, struct framing *f) {
   size_t max = (size_t)r->worker->service->config->max_header_bytes;
   const union MHD_ConnectionInfo *info =
       MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
-  if (info == NULL || info->header_size <= max)
+  if (info == NULL)
+    return;
+  f->crowded = crowds(r, h, info->header_size);
+  if (info->header_size <= max && !f->crowded)
     return;
   metric_add(METRIC_LIMITED_HEADER, 1);
   if (strlen(r->target) > max / 2)
     refuse(f, 414, "target_too_long", "the request line and the headers are longer than max_header_bytes");
-  else
+  else if (info->header_size > max)
     refuse(f, 431, "header_too_large", "the request line and the headers are longer than max_header_bytes");
+  else
+    refuse(f, 431, "header_too_large", "there are too many headers, or the cookies are too long");
 }
 
 /// Looks at the request line and behind the last header. @param method where the head begins
@@ -149,7 +179,7 @@ void framing_read(struct request *r, const char *method, const char *version, st
     (void)snprintf(r->content_encoding, sizeof r->content_encoding, "%s", h.encodings == 1 ? h.encoding : "several");
 
   bool http_1_0 = strcmp(version, "HTTP/1.0") == 0;
-  judge_size(r, framing);
+  judge_size(r, &h, framing);
   judge_body(&h, http_1_0, framing);
   // Behind its 100 libmicrohttpd takes what the client sends next for a body, also where there is none.
   framing->asks_first = h.expects;

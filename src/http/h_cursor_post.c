@@ -100,7 +100,7 @@ static enum request_verdict resumed(struct request *r, enum wake_reason reason) 
   }
   if (read->read.done && read->read.job.status == DB_OK)
     return answer(r, read->result, read->seq);
-  request_unavailable(r, "the lease could not be read in time; try again");
+  request_unavailable(r, "the lease could not be read; try again");
   return REQUEST_DONE;
 }
 

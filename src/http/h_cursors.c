@@ -141,7 +141,7 @@ static enum request_verdict loading(struct request *r, struct cursor_watch *w) {
     return park(r, until_us);
   if (w->stood)
     return reply_unchanged(r, w);
-  request_unavailable(r, "the room could not be read in time; try again");
+  request_unavailable(r, "the room could not be read; try again");
   return REQUEST_DONE;
 }
 

@@ -137,7 +137,7 @@ static enum request_verdict go_on(struct request *r, enum presence_step step) {
   case PRESENCE_READY:
     return reply(r, r->state);
   case PRESENCE_UNAVAILABLE:
-    request_unavailable(r, "the room could not be read in time; try again");
+    request_unavailable(r, "the room could not be read; try again");
     break;
   case PRESENCE_TOO_MANY_WAITING:
     request_too_many_waiting(r);

@@ -16,6 +16,8 @@
 
 #define LIST_DEFAULT 100
 #define LIST_MAX 1000
+/// A replay takes no further portion after so much of its request's time.
+#define REPLAY_US INT64_C(3000000)
 
 static void end(struct buf *out) {
   jo_ktime(out, "server_time", clock_db_us());
@@ -91,9 +93,9 @@ enum request_verdict h_webhooks_dead_get(struct request *r) {
 struct replay {
   struct change change;
   char target[WEBHOOK_NAME_MAX + 1], room_id[IDENT_MAX + 1]; ///< room_id empty: all rooms
-  int64_t message;                                           ///< 0: all
   bool known;
-  int64_t replayed;
+  int64_t until_us; ///< monotonic: no portion begins later, so that the answer comes in time
+  struct webhook_replay replay;
 };
 
 static struct replay *replay_of(struct change *c) {
@@ -106,18 +108,34 @@ static void replay_free(struct change *c) {
 
 static enum db_status run(struct db *db, struct change *c) {
   struct replay *a = replay_of(c);
-  return webhook_replay(db, a->target, a->room_id[0] != '\0' ? a->room_id : NULL, a->message, &a->known, &a->replayed);
+  enum db_status status = webhook_known(db, a->target, &a->known);
+  if (status != DB_OK || !a->known)
+    return status;
+  a->replay.target = a->target;
+  a->replay.room_id = a->room_id[0] != '\0' ? a->room_id : NULL;
+  do
+    status = webhook_replay(db, &a->replay);
+  while (status == DB_OK && a->replay.more && clock_mono_us() < a->until_us);
+  // Tried again, it would not count what was done.
+  c->in_doubt = status == DB_LOST && a->replay.in_doubt;
+  return c->in_doubt ? DB_FAILED : status;
 }
 
 static void answer(struct request *r, struct change *c) {
-  if (!replay_of(c)->known) {
+  const struct replay *a = replay_of(c);
+  if (!a->known) {
     request_problem(r, 404, "not_found", "target",
                     "there is no such target: it is not configured, and nothing is left of it");
     return;
   }
-  struct buf text = {0};
+  struct buf text = {0}, next = {0};
+  if (a->replay.more)
+    buf_printf(&next, "%s/%s/%lld", a->target, a->replay.after.room_id, (long long)a->replay.after.message);
   jo_object(&text);
-  jo_kint(&text, "replayed_events", replay_of(c)->replayed);
+  jo_kint(&text, "replayed_events", a->replay.n);
+  jo_kstr(&text, "next", next.data);
+  text.failed |= next.failed;
+  buf_free(&next);
   change_end_json(&text, c);
   request_reply_json(r, 200, &text, NULL);
 }
@@ -138,11 +156,32 @@ static bool read_member(struct replay *a, const char *key, const json_t *value, 
     (void)snprintf(a->room_id, sizeof a->room_id, "%s", text);
     return true;
   }
+  if (strcmp(key, "after") == 0) {
+    if (!json_is_string(value) || !webhook_cursor_parse(json_string_value(value), &a->replay.after) ||
+        a->replay.after.target[0] == '\0')
+      return input_refuse(p, "bad_field", key, "after must be what next said");
+    return true;
+  }
   if (strcmp(key, "message") != 0)
     return input_refuse(p, "unknown_field", key, "there is no field \"%.64s\" in a replay", key);
-  a->message = json_is_integer(value) ? json_integer_value(value) : 0;
-  if (a->message < 1 || a->message > REVISION_MAX)
+  a->replay.message = json_is_integer(value) ? json_integer_value(value) : 0;
+  if (a->replay.message < 1 || a->replay.message > REVISION_MAX)
     return input_refuse(p, "bad_field", key, "message must be a number that GET /webhooks/dead shows");
+  return true;
+}
+
+/// What the members must be together.
+static bool fit_together(const struct replay *a, struct input_problem *p) {
+  if (a->target[0] == '\0')
+    return input_refuse(p, "missing_field", "target", "target is missing");
+  // A message is a revision of its room.
+  if (a->replay.message > 0 && a->room_id[0] == '\0')
+    return input_refuse(p, "missing_field", "room_id", "room_id is missing: a message is one of a room");
+  const struct webhook_cursor *after = &a->replay.after;
+  bool same =
+      strcmp(after->target, a->target) == 0 && (a->room_id[0] == '\0' || strcmp(after->room_id, a->room_id) == 0);
+  if (after->target[0] != '\0' && !same)
+    return input_refuse(p, "bad_field", "after", "after must be what next said for the same target and room");
   return true;
 }
 
@@ -155,12 +194,7 @@ static bool read_replay(struct replay *a, const json_t *root, struct input_probl
     if (!read_member(a, key, value, p))
       return false;
   }
-  if (a->target[0] == '\0')
-    return input_refuse(p, "missing_field", "target", "target is missing");
-  // A message is a revision of its room.
-  if (a->message > 0 && a->room_id[0] == '\0')
-    return input_refuse(p, "missing_field", "room_id", "room_id is missing: a message is one of a room");
-  return true;
+  return fit_together(a, p);
 }
 
 enum request_verdict h_webhooks_replay(struct request *r) {
@@ -174,6 +208,7 @@ enum request_verdict h_webhooks_replay(struct request *r) {
   a->change.run = run;
   a->change.answer = answer;
   a->change.free = replay_free;
+  a->until_us = r->arrived_us + REPLAY_US;
   struct input_problem problem;
   json_t *root = json_loadb(r->body.len > 0 ? r->body.data : "", r->body.len, JSON_REJECT_DUPLICATES, NULL);
   bool good =

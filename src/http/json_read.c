@@ -53,7 +53,7 @@ static enum request_verdict resumed(struct request *r, enum wake_reason reason) 
   bool failed = job->read.done && job->read.job.status == DB_FAILED;
   r->state = NULL;
   request_read_drop(&job->read);
-  request_unavailable(r, failed ? DETAIL_FAILED : "the database could not be read in time; try again");
+  request_unavailable(r, failed ? DETAIL_FAILED : "the database could not be read; try again");
   return REQUEST_DONE;
 }
 

@@ -62,7 +62,7 @@ static enum request_verdict give_up(struct request *r, enum presence_step step) 
   if (step == PRESENCE_TOO_MANY_WAITING)
     request_too_many_waiting(r);
   else
-    request_unavailable(r, "the room could not be read in time; try again");
+    request_unavailable(r, "the room could not be read; try again");
   return REQUEST_DONE;
 }
 

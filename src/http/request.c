@@ -132,7 +132,7 @@ static enum MHD_Result read_head(struct request *r, const char *method, const ch
   }
   if (framing.status != 0) {
     r->phase = PHASE_HANDLING;
-    request_refuse(r, framing.has_body, framing.status, framing.code, framing.detail);
+    request_refuse(r, framing.has_body || framing.crowded, framing.status, framing.code, framing.detail);
     return r->replied ? MHD_YES : MHD_NO;
   }
   r->refusal = judge(r, method);

@@ -156,7 +156,7 @@ static enum request_verdict was_read(struct request *r, enum wake_reason reason)
   r->free_state = NULL;
   if (known)
     return revoked ? turn_away(r, &membership_revoked) : go_in(r);
-  request_unavailable(r, "the membership could not be read in time; try again");
+  request_unavailable(r, "the membership could not be read; try again");
   return REQUEST_DONE;
 }
 
@@ -202,7 +202,7 @@ static enum request_verdict look(struct request *r, enum wake_reason reason) {
     request_park(r, r->arrived_us + LOAD_US, look);
     return REQUEST_PARKED;
   }
-  request_unavailable(r, watching ? "the room could not be read in time; try again" : "out of memory; try again");
+  request_unavailable(r, watching ? "the room could not be read; try again" : "out of memory; try again");
   return REQUEST_DONE;
 }
 

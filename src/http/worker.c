@@ -20,10 +20,6 @@
 #include "http/tls.h"
 #include "live/cursors.h"
 
-/// Memory of a connection beside the longest head, for libmicrohttpd's notes on its fields (56 bytes each, 25 of them
-/// behind the longest head, more behind others) and for the reply's header. What does not fit it answers by itself. By
-/// default this makes 16 KiB, all of which is touched once a connection has served two requests: 10 000 have 160 MiB.
-#define CONNECTION_MEMORY_BESIDE 2048
 /// Events taken from the kernel in one turn.
 #define EVENTS_MAX 256
 /// The longest sleep of the loop, so that no sum overflows.
@@ -277,7 +273,7 @@ static void stop(struct mail *mail) {
 static struct MHD_Daemon *start_daemon(struct worker_loop *loop) {
   // Our own acceptor stays below max_connections. MHD must never reach its limit: 0.9.75 hangs when it does.
   unsigned limit = (unsigned)loop->worker->service->config->max_connections * 2 + 64;
-  size_t memory = (size_t)loop->worker->service->config->max_header_bytes + CONNECTION_MEMORY_BESIDE;
+  size_t memory = connection_memory(loop->worker->service->config);
   static const char priorities[] = TLS_PRIORITIES;
   struct MHD_OptionItem tls[] = {
       {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)tls_conn_certificate},

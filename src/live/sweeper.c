@@ -12,6 +12,7 @@
 #include "base/log_limit.h"
 #include "base/metric.h"
 #include "live/commit.h"
+#include "live/stuck.h"
 #include "store/pulse.h"
 #include "store/sweep.h"
 
@@ -43,7 +44,7 @@
 /// Connections below which nobody asks where the memory is.
 #define CROWD_MIN 1000
 
-/// What cannot be ended is tried again with every sweep, until somebody repairs it, and told of so often.
+/// What cannot be ended is tried again until somebody repairs it (live/stuck.h), and told of so often.
 #define STUCK_LINES_BURST 5
 #define STUCK_LINES_EVERY_US INT64_C(60000000)
 
@@ -55,6 +56,7 @@ struct sweeper {
   struct db *db;
   pthread_t thread;
   int64_t retention_due_us; ///< monotonic
+  struct stuck *stuck;
   int64_t most_connections; ///< since memory was given back
   int64_t patience_us;      ///< monotonic: until then this sweep takes apart what fails
   int64_t beaten_us;        ///< monotonic: when the pulse was touched
@@ -127,12 +129,12 @@ static enum db_status end(struct sweeper *s, enum chore chore, const struct over
   return status;
 }
 
-static void complain(enum chore chore, const char *room_id) {
+static void complain(struct sweeper *s, enum chore chore, const struct overdue *o) {
   static struct log_limit lines;
-  int64_t left_out;
+  int64_t left_out, next_ms = stuck_note(s->stuck, o, clock_mono_us());
   if (log_limit_take_every(&lines, STUCK_LINES_EVERY_US, STUCK_LINES_BURST, clock_mono_us(), &left_out)) {
-    log_warning("sweeper: a %s in room \"%s\" cannot be ended; left out before: %lld",
-                chore == CHORE_LEASES ? "lease" : "grace", room_id, (long long)left_out);
+    log_warning("sweeper: a %s in room \"%s\" cannot be ended; the next try is in %lld ms; left out before: %lld",
+                chore == CHORE_LEASES ? "lease" : "grace", o->room_id, (long long)next_ms, (long long)left_out);
   }
 }
 
@@ -150,7 +152,7 @@ static bool end_in_parts(struct sweeper *s, enum chore chore, const struct overd
     return false;
   case DB_FAILED:
     if (n == 1) {
-      complain(chore, list->room_id);
+      complain(s, chore, list);
     }
     break;
   case DB_LOCKED:
@@ -185,6 +187,24 @@ static bool end_page(struct sweeper *s, enum chore chore, const struct overdue *
   return true;
 }
 
+/// Ends a page but for what could not be ended of late: that has its own time.
+static bool end_but_stuck(struct sweeper *s, enum chore chore, const struct overdue *list, size_t n) {
+  int64_t now_us = clock_mono_us();
+  struct overdue *rest = stuck_any(s->stuck, now_us) && n > 0 ? malloc(n * sizeof *rest) : NULL;
+  if (rest == NULL) {
+    return end_page(s, chore, list, n);
+  }
+  size_t n_rest = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (!stuck_waits(s->stuck, &list[i], now_us)) {
+      rest[n_rest++] = list[i]; // the strings stay the list's
+    }
+  }
+  bool ok = end_page(s, chore, rest, n_rest);
+  free(rest);
+  return ok;
+}
+
 /// Looks for all that is due, a page at a time, and ends it.
 /// @param[out] next_us when the next thing may be due, database clock. @return false when the database is away
 static bool sweep(struct sweeper *s, enum chore chore, int64_t *next_us) {
@@ -201,7 +221,7 @@ static bool sweep(struct sweeper *s, enum chore chore, int64_t *next_us) {
     overdue_free(page, n);
     page = next;
     n = n_next;
-    ok = ok && end_page(s, chore, page, n);
+    ok = ok && end_but_stuck(s, chore, page, n);
   } while (ok && n == LIST_MAX && !stopping(s));
   overdue_free(page, n);
   return ok;
@@ -287,9 +307,11 @@ struct sweeper *sweeper_start(const struct sweeper_options *options) {
   s->options = *options;
   s->outage_us = TIME_MINUS_INFINITY;
   s->db = db_new(options->db);
+  s->stuck = stuck_new();
   pthread_mutex_init(&s->lock, NULL);
-  if (s->db == NULL || pthread_create(&s->thread, NULL, sweeper_main, s) != 0) {
+  if (s->db == NULL || s->stuck == NULL || pthread_create(&s->thread, NULL, sweeper_main, s) != 0) {
     db_free(s->db);
+    stuck_free(s->stuck);
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
     free(s);
@@ -308,6 +330,7 @@ void sweeper_stop(struct sweeper *sweeper) {
   pthread_mutex_unlock(&sweeper->lock);
   pthread_join(sweeper->thread, NULL);
   db_free(sweeper->db);
+  stuck_free(sweeper->stuck);
   pthread_cond_destroy(&sweeper->wake);
   pthread_mutex_destroy(&sweeper->lock);
   free(sweeper);

@@ -142,7 +142,7 @@ static bool add_headers(struct flight *f) {
   char timestamp[24];
   int64_t now_s = clock_db_us() / 1000000;
   (void)snprintf(timestamp, sizeof timestamp, "%lld", (long long)now_s);
-  webhook_id(&id, f->message.first_id);
+  webhook_id(&id, f->message.first_id, f->message.n_events, &f->message.body);
   if (!id.failed)
     webhook_sign(&signature, f->target, id.data, now_s, &f->message.body);
   bool good = !id.failed && !signature.failed && add_header(f, "content-type", "application/json") &&
@@ -202,7 +202,7 @@ static void send_message(struct webhook *w, struct webhook_targets *set, const s
     f++;
   CURL *easy = f->easy;
   *f = (struct flight){.busy = true, .owner = w, .easy = easy, .target = target, .message = *m};
-  f->more = more || m->n_events == WEBHOOK_MESSAGE_EVENTS;
+  f->more = more || m->n_events == WEBHOOK_MESSAGE_EVENTS || m->replay; // whose messages are as long as they were
   *m = (struct webhook_message){0};
   f->set = webhook_targets_share(set); // which a reload may replace meanwhile
   memcpy(f->token, token, sizeof f->token);
@@ -367,7 +367,12 @@ static void look_after(struct webhook *w, const struct webhook_targets *set) {
     }
   }
   if (now >= w->prune_due_us) {
-    (void)webhook_prune(w->db, set, w->options.give_up_ms, &more);
+    struct buf given_up = {0};
+    (void)webhook_prune(w->db, set, w->options.give_up_ms, &more, &given_up);
+    if (given_up.len > 0 || given_up.failed)
+      log_warning("webhooks: events were given up, since their target is not configured any more: %s",
+                  given_up.failed ? "memory ran out" : given_up.data);
+    buf_free(&given_up);
     w->prune_due_us = now + (more ? 0 : set->n > 0 ? PRUNE_EVERY_US : IDLE_LOOK_EVERY_US);
   }
 }

@@ -34,8 +34,10 @@ void webhook_close(struct webhook *w, int grace_ms);
 /// Waits for that end, or makes it at once when there was no webhook_close(), and frees. Main thread. NULL is fine.
 void webhook_stop(struct webhook *w);
 
-/// The webhook-id: an event id in which all but A-Z a-z 0-9 - _ : is percent-encoded. Pure.
-void webhook_id(struct buf *out, const char *event_id);
+/// The webhook-id. Of one event: its id, in which all but A-Z a-z 0-9 - _ : is percent-encoded. Of several: that of the
+/// first, and a hash of the body, so that what has other neighbours has another id. Pure. Memory that ran out is noted
+/// in @a out.
+void webhook_id(struct buf *out, const char *first_id, int n_events, const struct buf *body);
 
 /// The webhook-signature: `v1,` and base64 of HMAC-SHA256 over `id.timestamp.body`, for each secret, separated by a
 /// blank. Pure. Memory that ran out is noted in @a out.

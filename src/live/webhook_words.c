@@ -9,9 +9,10 @@
 
 #define PAUSE_MAX_MS 3600000
 #define SHA256_BYTES 32
+#define ID_HASH_BYTES 8
 
-void webhook_id(struct buf *out, const char *event_id) {
-  for (const unsigned char *s = (const unsigned char *)event_id; *s != '\0'; s++) {
+void webhook_id(struct buf *out, const char *first_id, int n_events, const struct buf *body) {
+  for (const unsigned char *s = (const unsigned char *)first_id; *s != '\0'; s++) {
     bool plain = (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || (*s >= '0' && *s <= '9') || *s == '-' ||
                  *s == '_' || *s == ':';
     if (plain)
@@ -19,6 +20,14 @@ void webhook_id(struct buf *out, const char *event_id) {
     else
       buf_printf(out, "%%%02X", *s);
   }
+  if (n_events <= 1)
+    return;
+  unsigned char digest[SHA256_BYTES];
+  if (gnutls_hash_fast(GNUTLS_DIG_SHA256, body->data, body->len, digest) != 0)
+    out->failed = true;
+  buf_putc(out, '-');
+  for (size_t i = 0; i < ID_HASH_BYTES && !out->failed; i++)
+    buf_printf(out, "%02x", digest[i]);
 }
 
 static void sign(struct buf *out, const struct webhook_secret *secret, const struct buf *content) {

@@ -16,7 +16,7 @@ static const struct db_stmt any_lease_stmt = {
     .name = "any_lease",
     .sql = "SELECT count(*) FROM stillhere.lease l JOIN unnest($1::text[], $2::text[], $3::text[])"
            " AS i(room_id, user_id, session_id)"
-           " ON l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id",
+           " ON l.room_id = ANY (ARRAY[i.room_id]) AND l.user_id = i.user_id AND l.session_id = i.session_id",
     .distributed = "SELECT count(*) FROM stillhere.lease l JOIN unnest($1::text[], $2::text[], $3::text[])"
                    " AS i(room_id, user_id, session_id)"
                    " ON l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"

@@ -18,7 +18,7 @@
 
 // Used where renew_stmt of renew.c does not fit: the meta changed, or a new stay begins on a row that is there. The
 // rows are locked already. OFFSET 0 keeps one reading of the clock for the three columns.
-#define UPDATE_AT(now, ends, inside, rooms)                                                                            \
+#define UPDATE_AT(now, ends, inside, room, rooms)                                                                      \
   "WITH l AS (UPDATE stillhere.lease x SET revision = i.revision, prior_revision = i.prior,"                           \
   " revision_given = i.given, ttl_ms = i.ttl_ms,"                                                                      \
   " granted_at = CASE WHEN i.granted THEN i.now ELSE x.granted_at END, renewed_at = i.now,"                            \
@@ -28,16 +28,16 @@
   " FROM (SELECT u.*, " now " AS now" inside " FROM unnest($1::text[], $2::text[], $3::text[], $4::int8[],"            \
   " $5::int8[], $6::bool[], $7::int4[], $8::bool[], $9::text[], $10::text[])"                                          \
   " AS u(room_id, user_id, session_id, revision, prior, given, ttl_ms, granted, meta, request_id) OFFSET 0) i"         \
-  " WHERE x.room_id = i.room_id AND x.user_id = i.user_id AND x.session_id = i.session_id" rooms                       \
+  " WHERE x.room_id = " room " AND x.user_id = i.user_id AND x.session_id = i.session_id" rooms                        \
   " RETURNING x.room_id, x.user_id, x.session_id, x.revision, x.prior_revision, x.ttl_ms, x.granted_at,"               \
   " x.renewed_at, x.expires_at, x.meta, x.request_id)"                                                                 \
   " SELECT " LEASE_COLUMNS " FROM l ORDER BY l.room_id, l.user_id, l.session_id"
 static const struct db_stmt update_stmt = {
     .name = "leases_update",
-    .sql = UPDATE_AT(DB_TIME_PLAIN, "i.now + i.ttl_ms * interval '1 ms'", "", ""),
+    .sql = UPDATE_AT(DB_TIME_PLAIN, "i.now + i.ttl_ms * interval '1 ms'", "", "ANY (ARRAY[i.room_id])", ""),
     .distributed =
         UPDATE_AT(DB_TIME_DISTRIBUTED, "i.ends", ", " DB_TIME_DISTRIBUTED " + u.ttl_ms * interval '1 ms' AS ends",
-                  " AND x.room_id = ANY($1::text[])"),
+                  "i.room_id", " AND x.room_id = ANY($1::text[])"),
 };
 
 /// An accepted op whose row must still be written by update_stmt.

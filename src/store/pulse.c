@@ -94,7 +94,7 @@ static const struct db_stmt credit_stmt = {
            " AND l.renewed_at < timestamptz 'epoch' + $2 * interval '1 microsecond'"
            " AND l.expires_at < " CREDITED_END
            " ORDER BY l.room_id, l.user_id, l.session_id LIMIT $1 FOR UPDATE OF l SKIP LOCKED)"
-           " UPDATE stillhere.lease l SET expires_at = due.until FROM due WHERE l.room_id = due.room_id"
+           " UPDATE stillhere.lease l SET expires_at = due.until FROM due WHERE l.room_id = ANY (ARRAY[due.room_id])"
            " AND l.user_id = due.user_id AND l.session_id = due.session_id RETURNING 1",
     // What was renewed meanwhile has another revision.
     .distributed = "WITH l AS MATERIALIZED (SELECT l.room_id, l.user_id, l.session_id, l.revision, l.expires_at,"

@@ -45,7 +45,7 @@ static const struct db_stmt rooms_stmt = {
            " SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
            ", CASE WHEN row_number() OVER (PARTITION BY q.i ORDER BY e.revision) = 1 THEN q.users END, q.n"
            " FROM q"
-           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+           " LEFT JOIN stillhere.room r ON r.room_id = ANY (ARRAY[q.room_id])"
            " LEFT JOIN LATERAL (SELECT " EVENT_COLUMNS " FROM stillhere.event e"
            "   WHERE e.room_id = q.room_id AND e.revision > q.after ORDER BY e.revision DESC LIMIT $3) e ON true"
            " ORDER BY q.i, e.revision",
@@ -71,7 +71,7 @@ static const struct db_stmt events_stmt = {
     .name = "read_events",
     .sql = "SELECT 1::bigint, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0), " EVENT_OUT
            " FROM (SELECT $1::text AS room_id) q"
-           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+           " LEFT JOIN stillhere.room r ON r.room_id = ANY (ARRAY[q.room_id])"
            " LEFT JOIN LATERAL (SELECT " EVENT_COLUMNS " FROM stillhere.event e"
            "   WHERE e.room_id = q.room_id AND e.revision > $2 AND e.kind = ANY($3::text[])"
            "   ORDER BY e.revision LIMIT $4) e ON true"
@@ -81,7 +81,7 @@ static const struct db_stmt heads_stmt = {
     .name = "read_heads",
     .sql = "SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0)"
            " FROM unnest($1::text[]) WITH ORDINALITY AS q(room_id, i)"
-           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id",
+           " LEFT JOIN stillhere.room r ON r.room_id = ANY (ARRAY[q.room_id])",
     .distributed = "WITH r AS MATERIALIZED (SELECT room_id, revision, pruned_revision FROM stillhere.room"
                    " WHERE room_id = ANY($1::text[]))"
                    " SELECT q.i, coalesce(r.revision, 0), coalesce(r.pruned_revision, 0)"

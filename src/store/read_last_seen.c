@@ -30,7 +30,7 @@ static const struct db_stmt users_stmt = {
     .sql = "WITH c AS MATERIALIZED (SELECT clock_timestamp() AS now)"
            " SELECT c.now, i.user_id, GREATEST(s.last_seen_at, l.renewed_at), coalesce(l.live, false)"
            " FROM c CROSS JOIN unnest($1::text[]) WITH ORDINALITY AS i(user_id, n)"
-           " LEFT JOIN stillhere.user_last_seen s ON s.user_id = i.user_id"
+           " LEFT JOIN stillhere.user_last_seen s ON s.user_id = ANY (ARRAY[i.user_id])"
            " LEFT JOIN LATERAL (SELECT max(renewed_at) AS renewed_at, bool_or(expires_at > c.now) AS live"
            "  FROM stillhere.lease WHERE user_id = i.user_id AND room_id <> '') l ON true ORDER BY i.n",
     .distributed = "WITH s AS MATERIALIZED (SELECT s.user_id, s.last_seen_at FROM stillhere.user_last_seen s"

@@ -7,11 +7,11 @@
 // Raising the floor and deleting below it are one statement, so no reader sees one without the other. Rooms that a
 // writer holds are passed over until the next time.
 #define PRUNE_BELOW_FLOOR                                                                                              \
-  " locked AS (SELECT r.room_id, old.floor FROM stillhere.room r JOIN old USING (room_id)"                             \
+  " locked AS (SELECT r.room_id, old.floor FROM stillhere.room r JOIN old ON r.room_id = ANY (ARRAY[old.room_id])"     \
   " ORDER BY r.room_id FOR UPDATE OF r SKIP LOCKED),"                                                                  \
   " raised AS (UPDATE stillhere.room r SET pruned_revision = GREATEST(r.pruned_revision, locked.floor)"                \
-  " FROM locked WHERE r.room_id = locked.room_id RETURNING r.room_id, r.pruned_revision),"                             \
-  " gone AS (DELETE FROM stillhere.event e USING raised WHERE e.room_id = raised.room_id"                              \
+  " FROM locked WHERE r.room_id = ANY (ARRAY[locked.room_id]) RETURNING r.room_id, r.pruned_revision),"                \
+  " gone AS (DELETE FROM stillhere.event e USING raised WHERE e.room_id = ANY (ARRAY[raised.room_id])"                 \
   " AND e.revision <= raised.pruned_revision RETURNING 1)"                                                             \
   " SELECT count(*) FROM gone"
 
@@ -47,9 +47,9 @@ static const struct db_stmt by_count_stmt = {
 static const struct db_stmt tombstones_stmt = {
     .name = "prune_tombstones",
     .sql = "WITH old AS (SELECT room_id, user_id, session_id FROM stillhere.tombstone"
-           " WHERE ended_at < clock_timestamp() - $1 * interval '1 ms' ORDER BY ended_at LIMIT $2"
+           " WHERE ended_at < now() - $1 * interval '1 ms' ORDER BY ended_at LIMIT $2"
            " FOR UPDATE SKIP LOCKED),"
-           " gone AS (DELETE FROM stillhere.tombstone t USING old WHERE t.room_id = old.room_id"
+           " gone AS (DELETE FROM stillhere.tombstone t USING old WHERE t.room_id = ANY (ARRAY[old.room_id])"
            " AND t.user_id = old.user_id AND t.session_id = old.session_id RETURNING 1)"
            " SELECT count(*) FROM gone",
     .distributed = "WITH old AS MATERIALIZED (SELECT room_id, user_id, session_id FROM stillhere.tombstone"

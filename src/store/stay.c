@@ -12,11 +12,11 @@ static const struct db_stmt stays_stmt = {
            " coalesce(r.revision, 0)"
            " FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS q(room_id, user_id, session_id, i)"
            " LEFT JOIN stillhere.lease l"
-           " ON l.room_id = q.room_id AND l.user_id = q.user_id AND l.session_id = q.session_id"
+           " ON l.room_id = ANY (ARRAY[q.room_id]) AND l.user_id = q.user_id AND l.session_id = q.session_id"
            " LEFT JOIN stillhere.tombstone t"
-           " ON t.room_id = q.room_id AND t.user_id = q.user_id AND t.session_id = q.session_id"
-           " LEFT JOIN stillhere.member m ON m.room_id = q.room_id AND m.user_id = q.user_id"
-           " LEFT JOIN stillhere.room r ON r.room_id = q.room_id",
+           " ON t.room_id = ANY (ARRAY[q.room_id]) AND t.user_id = q.user_id AND t.session_id = q.session_id"
+           " LEFT JOIN stillhere.member m ON m.room_id = ANY (ARRAY[q.room_id]) AND m.user_id = q.user_id"
+           " LEFT JOIN stillhere.room r ON r.room_id = ANY (ARRAY[q.room_id])",
     // All of a room by one join on its node, for the moment; the rest is for rooms that are not there.
     .distributed =
         "WITH x AS MATERIALIZED (SELECT q.i, l.granted_at, l.expires_at, m.revoked_at IS NOT NULL AS member_revoked,"

@@ -27,9 +27,10 @@
   ") "
 #define IN_ORDER " ORDER BY l.room_id COLLATE \"C\", l.user_id COLLATE \"C\", l.session_id COLLATE \"C\""
 
-#define KEYS_USING(alias)                                                                                              \
+// Deletes rows by key; an equality with an array of one for a lookup of each as well (renew_plain.c).
+#define KEYS_USING(alias, room)                                                                                        \
   " USING unnest($1::text[], $2::text[], $3::text[]) AS i(room_id, user_id, session_id)"                               \
-  " WHERE " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id AND " alias ".session_id = i.session_id"
+  " WHERE " alias ".room_id = " room " AND " alias ".user_id = i.user_id AND " alias ".session_id = i.session_id"
 
 static const struct db_stmt leases_stmt = {
     .name = "leases_lock",
@@ -50,9 +51,10 @@ static const struct db_stmt tombstones_stmt = {
 // room (transition_sql.c), and so is what a revocation finds.
 static const struct db_stmt members_stmt = {
     .name = "members_lock",
-    .sql = "SELECT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
-           " WHERE (m.room_id, m.user_id) IN (SELECT * FROM unnest($1::text[], $2::text[]))"
-           " ORDER BY m.room_id, m.user_id FOR SHARE OF m",
+    .sql = "SELECT m.* FROM (SELECT DISTINCT u.room_id COLLATE \"C\", u.user_id COLLATE \"C\""
+           " FROM unnest($1::text[], $2::text[]) AS u(room_id, user_id) ORDER BY 1, 2) AS i(room_id, user_id)"
+           " CROSS JOIN LATERAL (SELECT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
+           " WHERE m.room_id = i.room_id AND m.user_id = i.user_id FOR SHARE) m ORDER BY m.room_id, m.user_id",
     .distributed =
         "SELECT DISTINCT m.room_id, m.user_id, m.revoked_at IS NOT NULL FROM stillhere.member m"
         " JOIN unnest($1::text[], $2::text[]) AS i(room_id, user_id)"
@@ -61,14 +63,14 @@ static const struct db_stmt members_stmt = {
 
 const struct db_stmt leases_delete_stmt = {
     .name = "leases_delete",
-    .sql = "DELETE FROM stillhere.lease l" KEYS_USING("l"),
-    .distributed = "DELETE FROM stillhere.lease l" KEYS_USING("l") " AND l.room_id = ANY($1::text[])",
+    .sql = "DELETE FROM stillhere.lease l" KEYS_USING("l", "ANY (ARRAY[i.room_id])"),
+    .distributed = "DELETE FROM stillhere.lease l" KEYS_USING("l", "i.room_id") " AND l.room_id = ANY($1::text[])",
 };
 
 const struct db_stmt tombstones_delete_stmt = {
     .name = "tombstones_delete",
-    .sql = "DELETE FROM stillhere.tombstone t" KEYS_USING("t"),
-    .distributed = "DELETE FROM stillhere.tombstone t" KEYS_USING("t") " AND t.room_id = ANY($1::text[])",
+    .sql = "DELETE FROM stillhere.tombstone t" KEYS_USING("t", "ANY (ARRAY[i.room_id])"),
+    .distributed = "DELETE FROM stillhere.tombstone t" KEYS_USING("t", "i.room_id") " AND t.room_id = ANY($1::text[])",
 };
 
 void subjects_free(struct subject *subjects, size_t n) {

@@ -35,12 +35,13 @@ static const struct db_stmt overdue_stmt = {
 static const struct db_stmt claim_stmt = {
     .name = "sweep_claim",
     .sql =
-        "WITH due AS (SELECT l.room_id, l.user_id, l.session_id, l.revision FROM stillhere.lease l"
-        " JOIN unnest($1::text[], $2::text[], $3::text[], $4::int8[]) AS i(room_id, user_id, session_id, revision)"
-        " ON l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"
-        " AND l.revision = i.revision WHERE l.expires_at <= clock_timestamp() AND " CREDITED_END " <= clock_timestamp()"
-        " ORDER BY l.room_id, l.user_id, l.session_id FOR UPDATE OF l SKIP LOCKED),"
-        " gone AS (DELETE FROM stillhere.lease l USING due WHERE l.room_id = due.room_id AND l.user_id = due.user_id"
+        "WITH due AS (SELECT d.* FROM unnest($1::text[], $2::text[], $3::text[], $4::int8[])"
+        " AS i(room_id, user_id, session_id, revision)"
+        " CROSS JOIN LATERAL (SELECT l.room_id, l.user_id, l.session_id, l.revision FROM stillhere.lease l"
+        " WHERE l.room_id = i.room_id AND l.user_id = i.user_id AND l.session_id = i.session_id"
+        " AND l.revision = i.revision AND l.expires_at <= clock_timestamp() AND " CREDITED_END " <= clock_timestamp()"
+        " FOR UPDATE SKIP LOCKED) d),"
+        " gone AS (DELETE FROM stillhere.lease l USING due WHERE l.room_id = ANY (ARRAY[due.room_id]) AND l.user_id = due.user_id"
         " AND l.session_id = due.session_id AND l.revision = due.revision AND l.expires_at <= clock_timestamp()"
         " RETURNING l.room_id, l.user_id, l.session_id, l.revision, l.renewed_at, l.expires_at, l.request_id)"
         " SELECT room_id, user_id, session_id, revision, renewed_at, expires_at, request_id FROM gone"
@@ -202,7 +203,10 @@ static enum db_status expire_work(struct db *db, void *ctx) {
   db_p_int8_array(&p, c->n, o_revision, c->list);
   PGresult *r = NULL;
   bool one_room = strcmp(c->list[0].room_id, c->list[c->n - 1].room_id) == 0; // they are sorted
-  enum db_status status = db_run(db, db_distributed(db) && one_room ? &claim_room_stmt : &claim_stmt, &p, &r);
+  enum db_status status = db_by_key(db);
+  if (status == DB_OK) {
+    status = db_run(db, db_distributed(db) && one_room ? &claim_room_stmt : &claim_stmt, &p, &r);
+  }
   db_params_clear(&p);
   struct transitions t = {0};
   for (int i = 0; status == DB_OK && i < PQntuples(r); i++) {
@@ -257,7 +261,10 @@ static enum db_status go_offline_work(struct db *db, void *ctx) {
     struct lease_key key = {.room_id = c->list[i].room_id, .user_id = c->list[i].user_id};
     (void)transitions_add(&t, EVENT_USER_OFFLINE, &key);
   }
-  enum db_status status = transitions_write(db, 0, &t, c->written);
+  enum db_status status = db_by_key(db);
+  if (status == DB_OK) {
+    status = transitions_write(db, 0, &t, c->written);
+  }
   if (status == DB_OK) {
     status = sure(db, c);
   }

@@ -46,12 +46,13 @@ static const struct db_stmt rooms_lock_stmt = {
   " ON " alias ".room_id = i.room_id AND " alias ".user_id = i.user_id AND " alias ".room_id = ANY($1::text[])"
 static const struct db_stmt pairs_stmt = {
     .name = "room_users_read",
-    .sql = "SELECT (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = i.room_id AND l.user_id = i.user_id),"
-           " u.online_since, u.offline_at, clock_timestamp(),"
-           " EXISTS (SELECT FROM stillhere.member m WHERE m.room_id = i.room_id AND m.user_id = i.user_id"
-           " AND m.revoked_at IS NOT NULL)"
-           " FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i(room_id, user_id, n)"
-           " LEFT JOIN stillhere.room_user u ON u.room_id = i.room_id AND u.user_id = i.user_id ORDER BY i.n",
+    .sql =
+        "SELECT (SELECT count(*) FROM stillhere.lease l WHERE l.room_id = i.room_id AND l.user_id = i.user_id),"
+        " u.online_since, u.offline_at, clock_timestamp(),"
+        " EXISTS (SELECT FROM stillhere.member m WHERE m.room_id = i.room_id AND m.user_id = i.user_id"
+        " AND m.revoked_at IS NOT NULL)"
+        " FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS i(room_id, user_id, n)"
+        " LEFT JOIN stillhere.room_user u ON u.room_id = ANY (ARRAY[i.room_id]) AND u.user_id = i.user_id ORDER BY i.n",
     .distributed = "WITH s AS MATERIALIZED (SELECT l.room_id, l.user_id, count(*) AS n FROM stillhere.lease l" OF_PAIRS(
         "l") " GROUP BY l.room_id, l.user_id),"
              " u AS MATERIALIZED (SELECT u.room_id, u.user_id, u.online_since, u.offline_at"
@@ -167,7 +168,7 @@ static const struct db_stmt rooms_advance_stmt = {
     .sql = "UPDATE stillhere.room r SET revision = i.revision,"
            " changed_at = timestamptz 'epoch' + $4 * interval '1 microsecond'"
            " FROM unnest($1::text[], $2::int8[], $3::bool[]) AS i(room_id, revision, moved)"
-           " WHERE r.room_id = i.room_id AND i.moved",
+           " WHERE r.room_id = ANY (ARRAY[i.room_id]) AND i.moved",
     .distributed = "UPDATE stillhere.room r SET revision = i.revision,"
                    " changed_at = timestamptz 'epoch' + $4 * interval '1 microsecond'"
                    " FROM unnest($1::text[], $2::int8[], $3::bool[]) AS i(room_id, revision, moved)"
@@ -188,7 +189,7 @@ static const struct db_stmt users_stmt = {
 static const struct db_stmt users_delete_stmt = {
     .name = "room_users_delete",
     .sql = "DELETE FROM stillhere.room_user u USING unnest($1::text[], $2::text[]) AS i(room_id, user_id)"
-           " WHERE u.room_id = i.room_id AND u.user_id = i.user_id",
+           " WHERE u.room_id = ANY (ARRAY[i.room_id]) AND u.user_id = i.user_id",
     .distributed = "DELETE FROM stillhere.room_user u USING unnest($1::text[], $2::text[]) AS i(room_id, user_id)"
                    " WHERE u.room_id = i.room_id AND u.user_id = i.user_id"
                    " AND u.room_id = ANY($1::text[])",

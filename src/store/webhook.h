@@ -64,7 +64,10 @@ enum db_status webhook_count(struct db *db, struct webhook_counts *counts);
 /// Deletes what was dead for 30 days and lanes that have been idle for a day, and gives up what nobody is there for:
 /// the events of a room for a target that is not in @a set, once all of them are older than @a give_up_ms. Some of it
 /// each time. @param[out] more whether there may be more of it
-enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms, bool *more);
+/// @param[in,out] given_up empty before; then how many events were given up and of which targets, in words (`5 of a, 2
+/// of b`), or empty where there were none. The caller frees it.
+enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms, bool *more,
+                             struct buf *given_up);
 
 /// The array of GET /webhooks, as the open object `{"targets":[…]`: those of @a set, then those that are in it no more
 /// (with the URL null) while events wait for them or were given up.
@@ -81,10 +84,21 @@ bool webhook_cursor_parse(const char *s, struct webhook_cursor *cursor);
 enum db_status read_webhooks_dead(struct db *db, const char *target, const struct webhook_cursor *after, int limit,
                                   struct buf *out);
 
-/// Sends dead messages again, with the same ids and bodies. Runs a transaction. @param room_id NULL: all rooms
-/// @param message 0: all of them @param[out] known false: read_webhooks() would not list such a target, nothing is done
-/// @param[out] n events
-enum db_status webhook_replay(struct db *db, const char *target, const char *room_id, int64_t message, bool *known,
-                              int64_t *n);
+/// Whether read_webhooks() would list such a target. Runs a transaction.
+enum db_status webhook_known(struct db *db, const char *target, bool *known);
+
+/// Sending dead messages again, a portion at a time.
+struct webhook_replay {
+  const char *target, *room_id; ///< room_id NULL: all rooms
+  int64_t message;              ///< of that room; 0: all of them
+  struct webhook_cursor after;  ///< how far it has come; all zero at the start. Its target is not used.
+  bool more;                    ///< there may be more to do
+  bool in_doubt;                ///< with DB_LOST: this portion may have been done all the same
+  int64_t n;                    ///< events so far
+};
+
+/// Sends the next dead messages again, about 1000 events, with the same ids and bodies; each is met once, also where it
+/// dies again meanwhile. Runs a transaction; where it fails, the same again goes on with the same portion.
+enum db_status webhook_replay(struct db *db, struct webhook_replay *replay);
 
 #endif

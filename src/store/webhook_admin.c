@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Webhooks: counting, pruning, lists for operators, and sending again.
+// Webhooks: counting, pruning, and lists for operators.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,8 @@
 
 #define COUNT_MAX 100000
 #define PRUNE_MAX 1000
+/// So many targets are told of by name.
+#define LOST_NAMED_MAX 8
 
 // -- counting
 // ----------------------------------------------------------------------------------------------------------
@@ -18,8 +20,9 @@
 // are counted up to $1, and the oldest is that of those counted.
 #define BACKLOG(LANES)                                                                                                 \
   "SELECT count(*) AS n, COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - min(x.created_at)) * 1000, 0)::int8 AS age"   \
-  " FROM (SELECT e.created_at FROM stillhere.webhook_lane l JOIN stillhere.webhook_event e ON e.room_id = l.room_id"   \
-  " AND e.target = l.target AND e.replay = l.replay AND e.dead_at IS NULL AND (l.replay OR e.revision > l.done)"       \
+  " FROM (SELECT e.created_at FROM stillhere.webhook_lane l CROSS JOIN LATERAL (SELECT created_at"                     \
+  " FROM stillhere.webhook_event WHERE room_id = l.room_id AND target = l.target AND replay = l.replay"                \
+  " AND dead_at IS NULL AND (l.replay OR revision > l.done) OFFSET 0) e"                                               \
   " WHERE l.newest > l.done" LANES " LIMIT $1) x"
 #define DEAD(EVENTS)                                                                                                   \
   "SELECT count(*) AS n FROM (SELECT FROM stillhere.webhook_event d WHERE d.dead_at IS NOT NULL" EVENTS " LIMIT $1) x"
@@ -78,6 +81,15 @@ static const struct db_stmt idle_stmt = {
         " WHERE l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay AND l.newest <= l.done",
 };
 
+// The clock of the database was ahead when these were written and has been set back: no pause is longer than an hour,
+// none comes before a failure, and no claim is longer than half a minute.
+static const struct db_stmt ahead_stmt = {
+    .name = "webhook_lanes_ahead",
+    .sql = "UPDATE stillhere.webhook_lane SET due_at = now(), claimed_until = NULL WHERE newest > done"
+           " AND (claimed_until > now() + interval '1 minute'"
+           " OR due_at > now() + CASE attempts WHEN 0 THEN interval '1 minute' ELSE interval '61 minutes' END)",
+};
+
 // Lanes whose youngest event is too old and that nobody is there for. They are locked by one statement and given up by
 // the next, which sees all events up to the newest of each: here an event could have come between snapshot and lock.
 #define ALL_OLD(now)                                                                                                   \
@@ -102,19 +114,20 @@ static const struct db_stmt lost_stmt = {
 };
 
 // What was in a message stays in it, the others are dead one by one.
-#define BURY_LOST(now)                                                                                                 \
-  "WITH lane AS (SELECT l.* FROM stillhere.webhook_lane l JOIN unnest($2::text[], $3::text[], $4::bool[])"             \
-  " AS i(room_id, target, replay) ON l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay"            \
-  " WHERE" ALL_OLD(                                                                                                    \
-      now) "),"                                                                                                        \
-           " dead AS (UPDATE stillhere.webhook_event e SET dead_at = " now ", attempts = lane.attempts,"               \
-           " error = 'its target is not configured any more', message = COALESCE(e.message, CASE WHEN e.revision"      \
-           " <= lane.message_through THEN lane.message_through END, e.revision) FROM lane"                             \
-           " WHERE e.room_id = lane.room_id AND e.target = lane.target AND e.replay = lane.replay"                     \
-           " AND e.dead_at IS NULL)"                                                                                   \
-           " UPDATE stillhere.webhook_lane l SET done = lane.newest, message_through = NULL, attempts = 0,"            \
-           " claim = NULL, claimed_until = NULL, due_at = " now " FROM lane"                                           \
-           " WHERE l.room_id = lane.room_id AND l.target = lane.target AND l.replay = lane.replay"
+#define BURY_LOST(now)                                                                                                            \
+  "WITH lane AS (SELECT l.* FROM stillhere.webhook_lane l JOIN unnest($2::text[], $3::text[], $4::bool[])"                        \
+  " AS i(room_id, target, replay) ON l.room_id = i.room_id AND l.target = i.target AND l.replay = i.replay"                       \
+  " WHERE" ALL_OLD(                                                                                                               \
+      now) "),"                                                                                                                   \
+           " dead AS MATERIALIZED (UPDATE stillhere.webhook_event e SET dead_at = " now ", attempts = lane.attempts,"             \
+           " error = 'its target is not configured any more', message = COALESCE(e.message, CASE WHEN e.revision"                 \
+           " <= lane.message_through THEN lane.message_through END, e.revision) FROM lane"                                        \
+           " WHERE e.room_id = lane.room_id AND e.target = lane.target AND e.replay = lane.replay"                                \
+           " AND e.dead_at IS NULL RETURNING e.target),"                                                                          \
+           " done AS MATERIALIZED (UPDATE stillhere.webhook_lane l SET done = lane.newest, message_through = NULL, attempts = 0," \
+           " claim = NULL, claimed_until = NULL, due_at = " now " FROM lane WHERE l.room_id = lane.room_id"                       \
+           " AND l.target = lane.target AND l.replay = lane.replay RETURNING l.target)"                                           \
+           " SELECT target, count(*) FROM dead WHERE (SELECT count(*) FROM done) > 0 GROUP BY target ORDER BY 2 DESC, 1"
 static const struct db_stmt bury_lost_stmt = {
     .name = "webhook_prune_bury_lost",
     .sql = BURY_LOST(DB_TIME_PLAIN),
@@ -141,6 +154,7 @@ struct lost {
   const struct webhook_targets *set;
   int64_t give_up_ms;
   bool more;
+  struct buf *given_up;
 };
 
 static const char *lane_room(const void *lanes, size_t i) {
@@ -153,6 +167,20 @@ static int64_t lane_replay(const void *lanes, size_t i) {
   return db_bool(lanes, (int)i, 2);
 }
 
+/// How many events of which targets, in words.
+static void tell_lost(struct buf *out, const PGresult *r) {
+  int64_t others = 0;
+  for (int i = 0; i < PQntuples(r); i++) {
+    if (i < LOST_NAMED_MAX)
+      buf_printf(out, "%s%lld of %.*s", i > 0 ? ", " : "", (long long)db_int8(r, i, 1), WEBHOOK_NAME_MAX,
+                 db_text(r, i, 0));
+    else
+      others += db_int8(r, i, 1);
+  }
+  if (others > 0)
+    buf_printf(out, " and %lld of others", (long long)others);
+}
+
 static enum db_status bury_lost(struct db *db, const struct lost *a, const PGresult *lanes) {
   size_t n = (size_t)PQntuples(lanes);
   struct db_params params = {0};
@@ -162,6 +190,8 @@ static enum db_status bury_lost(struct db *db, const struct lost *a, const PGres
   db_p_bool_array(&params, n, lane_replay, lanes);
   PGresult *r = NULL;
   enum db_status status = db_run(db, &bury_lost_stmt, &params, &r);
+  if (status == DB_OK)
+    tell_lost(a->given_up, r);
   PQclear(r);
   db_params_clear(&params);
   return status;
@@ -169,6 +199,7 @@ static enum db_status bury_lost(struct db *db, const struct lost *a, const PGres
 
 static enum db_status lost_work(struct db *db, void *ctx) {
   struct lost *a = ctx;
+  buf_free(a->given_up);
   struct db_params params = {0};
   db_p_int8(&params, a->give_up_ms);
   db_p_text_array(&params, a->set->n, target_name, a->set);
@@ -183,14 +214,21 @@ static enum db_status lost_work(struct db *db, void *ctx) {
   return status;
 }
 
-enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms, bool *more) {
-  struct lost lost = {.set = set, .give_up_ms = give_up_ms};
+enum db_status webhook_prune(struct db *db, const struct webhook_targets *set, int64_t give_up_ms, bool *more,
+                             struct buf *given_up) {
+  struct lost lost = {.set = set, .give_up_ms = give_up_ms, .given_up = given_up};
   *more = false;
   enum db_status status = prune(db, &old_stmt, more);
   if (status == DB_OK)
     status = prune(db, &idle_stmt, more);
   if (status == DB_OK)
     status = db_transaction(db, lost_work, &lost);
+  PGresult *r = NULL;
+  if (status == DB_OK)
+    status = db_alone(db, &ahead_stmt, &(struct db_params){0}, &r);
+  PQclear(r);
+  if (status != DB_OK)
+    buf_free(given_up);
   *more = status == DB_OK && (*more || lost.more);
   return status;
 }
@@ -338,35 +376,6 @@ enum db_status read_webhooks_dead(struct db *db, const char *target, const struc
   return status;
 }
 
-// -- sending again
-// -----------------------------------------------------------------------------------------------------
-
-#define ASKED                                                                                                          \
-  " e.target = $1 AND e.dead_at IS NOT NULL AND ($2::text IS NULL OR e.room_id = $2)"                                  \
-  " AND ($3::int8 = 0 OR e.message = $3)"
-
-static const struct db_stmt replay_lanes_stmt = {
-    .name = "webhook_replay_lanes",
-    .sql =
-        "INSERT INTO stillhere.webhook_lane AS l (room_id, target, replay, newest)"
-        " SELECT e.room_id, e.target, true, max(e.revision) FROM stillhere.webhook_event e WHERE" ASKED
-        " GROUP BY 1, 2 ORDER BY 1, 2"
-        " ON CONFLICT (room_id, target, replay) DO UPDATE SET newest = GREATEST(l.newest, excluded.newest), done = 0,"
-        " due_at = LEAST(l.due_at, excluded.due_at)",
-};
-
-// Only where the lane is there, and so locked: what died in between waits for the next time.
-#define REPLAY(now)                                                                                                    \
-  "UPDATE stillhere.webhook_event e SET replay = true, dead_at = NULL, error = NULL, attempts = 0,"                    \
-  " created_at = " now " FROM stillhere.webhook_lane l WHERE" ASKED                                                    \
-  " AND l.room_id = e.room_id AND l.target = e.target AND l.replay AND l.newest > l.done"                              \
-  " AND l.newest >= e.revision"
-static const struct db_stmt replay_events_stmt = {
-    .name = "webhook_replay_events",
-    .sql = REPLAY(DB_TIME_PLAIN),
-    .distributed = REPLAY(DB_TIME_DISTRIBUTED),
-};
-
 // Whether read_webhooks() would list a target that is not configured.
 static const struct db_stmt left_stmt = {
     .name = "webhook_target_left",
@@ -374,12 +383,6 @@ static const struct db_stmt left_stmt = {
     .distributed = "SELECT count(*) > 0 FROM (SELECT target FROM stillhere.webhook_lane WHERE newest > done"
                    " AND target = $1 UNION ALL SELECT target FROM stillhere.webhook_event WHERE dead_at IS NOT NULL"
                    " AND target = $1) o",
-};
-
-struct replay {
-  const char *target, *room_id;
-  int64_t message, n;
-  bool known;
 };
 
 static bool configured(const char *target) {
@@ -391,45 +394,17 @@ static bool configured(const char *target) {
   return found;
 }
 
-static enum db_status look_for(struct db *db, struct replay *a) {
+enum db_status webhook_known(struct db *db, const char *target, bool *known) {
+  *known = configured(target);
+  if (*known)
+    return DB_OK;
   struct db_params params = {0};
-  db_p_text(&params, a->target);
+  db_p_text(&params, target);
   PGresult *r = NULL;
-  enum db_status status = db_run(db, &left_stmt, &params, &r);
+  enum db_status status = db_alone(db, &left_stmt, &params, &r);
   if (status == DB_OK)
-    a->known = db_bool(r, 0, 0);
+    *known = db_bool(r, 0, 0);
   PQclear(r);
   db_params_clear(&params);
-  return status;
-}
-
-static enum db_status replay_work(struct db *db, void *ctx) {
-  struct replay *a = ctx;
-  a->n = 0;
-  a->known = configured(a->target);
-  enum db_status found = a->known ? DB_OK : look_for(db, a);
-  if (found != DB_OK || !a->known)
-    return found;
-  struct db_params params = {0};
-  db_p_text(&params, a->target);
-  db_p_text(&params, a->room_id);
-  db_p_int8(&params, a->message);
-  struct db_step steps[] = {{&replay_lanes_stmt, &params}, {&replay_events_stmt, &params}};
-  PGresult *results[2] = {0};
-  enum db_status status = db_pipeline(db, steps, 2, results);
-  if (status == DB_OK)
-    a->n = strtoll(PQcmdTuples(results[1]), NULL, 10);
-  PQclear(results[0]);
-  PQclear(results[1]);
-  db_params_clear(&params);
-  return status;
-}
-
-enum db_status webhook_replay(struct db *db, const char *target, const char *room_id, int64_t message, bool *known,
-                              int64_t *n) {
-  struct replay a = {.target = target, .room_id = room_id, .message = message};
-  enum db_status status = db_transaction(db, replay_work, &a);
-  *known = a.known;
-  *n = a.n;
   return status;
 }

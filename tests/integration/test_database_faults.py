@@ -2,6 +2,7 @@
 """Every way in which a database can fail its clients: each is a 503 in time, and over by itself."""
 
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -413,3 +414,44 @@ class Killed(Case):
         granted = sorted(e["session_id"] for e in events if e["kind"] == "lease.granted")
         self.assertEqual(granted, ["s%02d" % i for i in range(self.clients)])
         self.assertEqual(sum(e["kind"] == "user.online" for e in events), self.clients)
+
+
+class Stood(Case):
+    """A daemon stands still in the midst of a transaction, and the server ends that."""
+
+    def transactions(self, psql, state):
+        """The backends of our daemon that are in a state. @return their numbers as text"""
+        return psql.value("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE "
+                          "'stillhered%%' AND %s" % state)
+
+    def test_a_transaction_that_the_server_has_ended(self):
+        """That request may have failed; its connection poisons nothing, and it is done as a whole or not at all."""
+        self.allow_5xx, self.allow_log = True, [r"."]
+        room, d, psql, look = self.room(), self.daemons[0], self.psql(), self.psql()
+        self.grant(room, "first", 1)
+        psql.run("BEGIN")
+        psql.run("SELECT 1 FROM stillhere.room WHERE room_id = '%s' FOR UPDATE" % room)
+        held = self.background(self.hb, d.base, room, "u", "held", 1, 600000, fresh=True, timeout=60)
+        self.wait_until(lambda: self.transactions(look, "wait_event_type = 'Lock'"), 10, "a transaction that waits")
+        d.process.send_signal(signal.SIGSTOP)
+        try:
+            psql.run("COMMIT")
+            pid = self.wait_until(lambda: self.transactions(look, "state LIKE 'idle in transaction%'"), 5, "its standing idle")
+            if not LONG:  # else by idle_in_transaction_session_timeout, which is 10 s
+                psql.run("SELECT pg_terminate_backend(%s)" % pid)
+            self.wait_until(lambda: not self.transactions(look, "pid = " + pid), 20, "its end")
+        finally:
+            d.process.send_signal(signal.SIGCONT)
+        reply = held.result(30 * SLOW)
+        self.assertIn(reply.status, (200, 503), reply)
+        for i in range(200):
+            self.assertEqual(self.hb(d.base, room, "u", "free%d" % i, 1).status, 200, i)
+        if LONG:
+            self.assertIn("25P03", d.text())
+        told = [e["session_id"] for e in self.events(room, kind="lease.granted")]
+        self.assertEqual([e["revision"] for e in self.events(room)], list(range(1, len(told) + 2)))
+        self.assertEqual([s for s in told if s != "held"], ["first"] + ["free%d" % i for i in range(200)])
+        self.assertEqual(self.q("SELECT string_agg(session_id, ',' ORDER BY session_id) FROM stillhere.lease WHERE room_id = "
+                                "'%s'" % room), ",".join(sorted(told)), "no lease without its event, nor the other way round")
+        if reply.status == 200:
+            self.assertIn("held", told)

@@ -157,6 +157,23 @@ class Framing(Sweep):
             self.problem(wire.reply(5), 431, "header_too_large")
             self.assertEqual(wire.until_eof(5), b"")
 
+    def test_heads_that_fill_the_memory(self):
+        """libmicrohttpd keeps notes on each field beside the head, and says nothing where none is left for a reply's."""
+        origin = "Origin: https://%s.example\r\n" % ("o" * 200)
+        full = {"cookie": lambda n: "Cookie: a=%s\r\n" % ("b" * n),
+                "cookies": lambda n: "Cookie: %s\r\n" % "; ".join("a%d=b" % i for i in range(n // 40)),
+                "headers": lambda n: "".join("X-%d: a\r\n" % i for i in range(n // 40)),
+                "long": lambda n: "X-A: %s\r\n" % ("b" * n)}
+        for name, fields in full.items():
+            seen = set()
+            for n in list(range(4000, 17600, 640)) + list(range(7000, 8400, 40)) + list(range(14200, 17600, 40)):
+                with self.subTest(fields=name, n=n), Wire(self.base) as wire:
+                    wire.send(("GET /healthz HTTP/1.1\r\nHost: x\r\n%s%s\r\n" % (origin, fields(n))).encode())
+                    reply = wire.reply(5)
+                    self.assertIsNotNone(reply, "no answer")
+                    seen.add(reply.status)
+            self.assertEqual(seen, {200, 431}, name)
+
     def test_bare_line_feeds(self):
         """They end a line, as RFC 9112 §2.2 allows; then all lines end there, also the ones that hide something."""
         for route in ROUTES:

@@ -8,6 +8,7 @@ from unittest import mock
 
 from harness import LONG
 from harness.case import ENVIRONMENT, SLOW, Case, instant, steps, time
+from harness.process import cpu_seconds
 from harness.tokens import Key, bearer
 
 HARNESS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "harness")
@@ -54,8 +55,9 @@ class Stopped(Case):
             self.grant(room, "new", 1, 600000, base=a.base)
             self.pause(max(0.0, began + STOPPED - time.monotonic()))
         finally:
+            before, woken = cpu_seconds(c), time.monotonic()
             c.process.send_signal(signal.SIGCONT)
-        answer = self.ok(self.answer(poll, 10))
+        answer = self.ok(self.answer(poll, 5))
         known = head
         while True:  # its watchers catch up
             self.assertIn(answer["mode"], ("events", "unchanged"))
@@ -70,6 +72,7 @@ class Stopped(Case):
         self.wait_until(lambda: c.status("/readyz") == 200, 10, "readiness")
         self.grant(room, "back", 1, 600000, base=c.base)
         self.pause(3.0)
+        self.assertLess(cpu_seconds(c) - before, 0.2 * SLOW * (time.monotonic() - woken), "it makes up for nothing")
         stop.append(True)
         self.assertEqual([odd for f in clients for odd in f.result(20 * SLOW)], [])
         events = self.events(room)

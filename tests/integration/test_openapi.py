@@ -16,7 +16,9 @@ from harness.recorder import Asked, Recorder
 from harness.tokens import Guarded, bearer
 
 SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir, "src")
-VALIDATOR = "@seriousme/openapi-schema-validator@2.2.5"
+#: The validator with all that it needs, each pinned by version and hash. It names no registry: where npm looks is the
+#: user's affair. To renew it: `npm install --package-lock-only --omit-lockfile-registry-resolved` in there.
+VALIDATOR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "validator")
 ORIGIN = "https://app.example.org"
 #: Where the daemon's own text has the codes of its problem objects: (status, code).
 CODES = (r'\b([45]\d\d),\s*"([a-z_]+)"', r'\{"(?P<code>[a-z_]+)", (?P<status>[45]\d\d)\}',
@@ -91,12 +93,15 @@ class Document(Case):
         """By the validator of OpenAPI documents; and the schemas by the draft of JSON Schema that 3.1 names."""
         npm, node = shutil.which("npm"), shutil.which("node")
         self.assertTrue(npm and node, "nodejs and npm are not installed")
+        place = os.path.join(self.directory, "validator")
+        os.mkdir(place)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copyfile(os.path.join(VALIDATOR, name), os.path.join(place, name))
         done = subprocess.run(
-            [npm, "install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline", "--prefix",
-             self.directory, VALIDATOR], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, timeout=120 * SLOW)
+            [npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"], cwd=place,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120 * SLOW)
         self.assertEqual(done.returncode, 0, "npm could not install the validator:\n" + done.stdout)
-        tool = os.path.join(self.directory, "node_modules", ".bin", "validate-api")
+        tool = os.path.join(place, "node_modules", ".bin", "validate-api")
         document = openapi.load()
         code, said = self.judged(tool, openapi.DOCUMENT)
         self.assertEqual(code, 0, said)
@@ -107,6 +112,17 @@ class Document(Case):
         code, said = self.judged(tool, bad)
         self.assertNotEqual(code, 0, "it must be able to say no; it said " + said)
         self.assertEqual(second_opinion.ask(openapi.load(), []), [[]])
+
+    def test_the_validator_is_pinned(self):
+        with open(os.path.join(VALIDATOR, "package-lock.json"), encoding="utf-8") as f:
+            packages = json.load(f)["packages"]
+        with open(os.path.join(VALIDATOR, "package.json"), encoding="utf-8") as f:
+            wanted = json.load(f)["dependencies"]
+        self.assertEqual(packages.pop("")["dependencies"], wanted)
+        self.assertGreater(len(packages), len(wanted))
+        for name, package in packages.items():
+            self.assertRegex(package.get("integrity", ""), "^sha512-", name)
+            self.assertNotIn("resolved", package, name)
 
     def judged(self, tool, path):
         done = subprocess.run([tool, path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -2,6 +2,7 @@
 """`stillhere drill`: it passes on a right deployment, leaves nothing behind, and says in the right words what is wrong
 with a faulty one."""
 
+import itertools
 import os
 import re
 
@@ -12,15 +13,15 @@ from harness.tokens import Guarded
 from test_cli import Command
 
 YES = ("one cursor vanished", "the renewed session stayed", "the revoked user was refused",
-       "the reconnect converged on one snapshot")
+       "the reconnect converged on one snapshot", "every change was told once")
 SILENT, RENEWS, TEACHER = "student-silent", "student-renews", "teacher"
 
 
 class Drills(Case):
     """How all of them run it."""
 
-    def drill(self, *urls, **environment):
-        args = ["drill", "--ttl-ms", "3000"] + [a for u in urls for a in ("--url", u)]
+    def drill(self, *urls, ttl_ms=3000, **environment):
+        args = ["drill", "--ttl-ms", str(ttl_ms)] + [a for u in urls for a in ("--url", u)]
         command = Command(self.directory, args, **environment)
         self.addCleanup(lambda: command.process.poll() is None and command.process.kill())
         return command
@@ -54,7 +55,7 @@ class Drills(Case):
 
 class Right(Drills):
     instances = 2
-    config = {"ttl_min_ms": 500}
+    config = {"ttl_min_ms": 500, "offline_grace_ms": 1000}
 
     def test_one_and_two_instances(self):
         runs = [self.drill(self.base), self.drill(*self.bases), self.drill(*reversed(self.bases))]
@@ -156,6 +157,22 @@ def accepts_revoked():
     return alter
 
 
+def changes_epoch():
+    n = itertools.count()
+
+    def alter(method, path, body, status, answer):
+        if answer and "epoch" in answer:
+            answer["epoch"] = "epoch-%d" % next(n)
+    return alter
+
+
+def another_database():
+    def alter(method, path, body, status, answer):
+        if answer and "epoch" in answer:
+            answer["epoch"] = "another"
+    return alter
+
+
 class Reconnected:
     """Alters what is told once the drill's last change has been made."""
 
@@ -189,7 +206,7 @@ def stands_still(path, answer):
 
 
 class Wrong(Drills):
-    config = {"ttl_min_ms": 500}
+    config = {"ttl_min_ms": 500, "offline_grace_ms": 1000}
 
     def against(self, alter):
         faulty = Faulty(self.base, alter)
@@ -197,17 +214,25 @@ class Wrong(Drills):
         return self.drill(faulty.base)
 
     def test_each_fault_is_named(self):
-        vanished, stayed, refused, converged = YES
+        vanished, stayed, refused, converged, told = YES
         runs = [(self.against(alter), wrong, words) for alter, wrong, words in (
-            (hides_expiry(), [vanished, converged], r"went silent, but \S+ told of no lease\.expired within .* leave out"),
+            (hides_expiry(), [vanished, converged, told],
+             r"went silent, but \S+ told of no lease\.expired within .* leave out"),
             (keeps_cursor(), [vanished, refused], r"still shows the cursor of student-silent, whose lease has run out"),
             (drops_renewed(), [stayed, converged], r"has no lease of student-renews, who renewed all the time"),
             (renewal_is_news(), [stayed], r"renewed in time, but \S+ took it for a new session"),
             (accepts_revoked(), [refused], r"answered a heartbeat of student-silent, who is revoked, with 200"),
             (Reconnected(ghost), [converged], r"the snapshot of \S+ at revision \d+ is not who is here: .*ghost"),
-            (Reconnected(wrong_snapshot), [converged], r"after the reconnect to \S+ the subscriber has .*: \{\}"),
-            (Reconnected(stands_still), [converged], r"after the reconnect to \S+ the subscriber is at revision \d+"),
+            (Reconnected(wrong_snapshot), [converged, told], r"after the reconnect to \S+ the subscriber has .*: \{\}"),
+            (Reconnected(stands_still), [converged, told],
+             r"after the reconnect to \S+ the subscriber is at revision \d+"),
+            (changes_epoch(), [vanished, refused, converged, told],
+             r"the epoch of \S+ changed from epoch-0 to epoch-1: "),
         )]
+        faulty = Faulty(self.base, another_database())
+        self.addCleanup(faulty.close)
+        runs.append((self.drill(self.base, faulty.base), [vanished, refused, converged, told],
+                     r"%s and %s are not on one database: " % (self.base, faulty.base)))
         for run, wrong, words in runs:
             with self.subTest(words=words):
                 self.demand_fault(run, wrong, words)

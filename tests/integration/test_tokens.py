@@ -3,7 +3,10 @@
 
 import hashlib
 import hmac
+import os
 import re
+import resource
+import signal
 
 from harness.case import Case, Wire, json, lease, presence_path, time
 from harness.sse import Streams
@@ -423,7 +426,7 @@ class Secrets(Guarded):
         bad = token[:-6] + "AAAAAA"
         self.reload()
         room = self.room()
-        for shown in (token, bad, api_key, api_key + "x"):
+        for shown in (token, bad, api_key, api_key + "x", token + "A"):
             headers = bearer(shown)
             for path in (READ, READ + "&access_token=" + shown, READ + "&kinds=" + shown, "/nowhere/" + shown, "/rooms?prefix=" + shown,
                          "/rooms/%s/presence?since=%s" % (room, shown), "/users/" + shown + "/presence", "/last-seen?user_id=" + shown):
@@ -441,6 +444,19 @@ class Secrets(Guarded):
                        "hunter2-of-the-database"):
             self.assertNotIn(secret, told)
         self.assertIn("refused: 401", told)
+
+    def test_a_crash_leaves_no_core(self):
+        """What was shown is in memory for a while, and must not come to lie in a file: not even where cores are wanted."""
+        limits = resource.getrlimit(resource.RLIMIT_CORE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_CORE, limits)
+        resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
+        d = self.start_daemon()
+        self.ok(self.client.get(d.base, READ, headers=bearer(self.key.token())))
+        self.assertEqual(resource.prlimit(d.process.pid, resource.RLIMIT_CORE), (0, limits[1]))
+        d.process.send_signal(signal.SIGABRT)
+        d.process.wait(20 * self.within(1))
+        self.forget(d)
+        self.assertEqual([name for name in os.listdir(self.directory) if name.startswith("core")], [])
 
 
 class Loopback(Case):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What webhooks keep in the database, and what goes of it by itself: dead letters, idle lanes, targets that are gone."""
 
-from harness.case import json
+from harness.case import json, sql
 from test_webhooks import Base
 
 EVENT = ("INSERT INTO stillhere.webhook_event (room_id, target, revision, event_id, payload, message, dead_at, error) "
@@ -53,6 +53,20 @@ class Keeping(Base):
         self.assertEqual([e["event_id"] for e in r.events(idle)], self.written(idle))
         self.end(d)
 
+    def test_a_clock_that_was_ahead_holds_nothing_up(self):
+        r = self.receiver()
+        due, claimed = self.prepared(r), self.prepared(r)
+        for room, columns in ((due, "due_at = now() + interval '2 hours'"),
+                              (claimed, "claim = 'x', claimed_until = now() + interval '2 hours'")):
+            self.q("INSERT INTO stillhere.webhook_event (room_id, target, revision, event_id, payload) SELECT room_id, target,"
+                   " newest + 1, 'x:%s:9', '{\"event_id\":\"x:%s:9\"}' FROM stillhere.webhook_lane WHERE room_id = '%s'" %
+                   (room, room, room))
+            self.q("UPDATE stillhere.webhook_lane SET newest = newest + 1, %s WHERE room_id = '%s'" % (columns, room))
+        d = self.again(r)
+        for room in (due, claimed):
+            self.wait_until(lambda: any(x.id == "x:%s:9" % room for x in r.taken()), 10, "the event of " + room)
+        self.end(d)
+
     def test_counts_do_not_mix_the_dead_with_the_others(self):
         r = self.receiver(lambda delivery: 200 if len(delivery.events) > 2 else 500)
         room = self.prepared_failing(r)
@@ -97,6 +111,37 @@ class Keeping(Base):
         self.assertEqual([x.json["data"]["epoch"] for x in r.taken()][:2], [old, old])
         self.end(d)
 
+    def test_with_other_neighbours_it_is_another_message(self):
+        """As after a restore to before its first attempt, when more had gathered: whoever drops by webhook-id loses nothing."""
+        r = self.receiver()
+        d = self.hooked(r)
+        room = self.room()
+        self.grant(room, "s", 1, base=d.base)
+        self.got_all(r, room)
+        self.grant(room, "t", 1, base=d.base)
+        self.got_all(r, room)
+        self.wait_until(lambda: self.count("webhook_event") == 0, 5, "an empty backlog")
+        self.stop_now(d)
+        first = r.all()[0]
+        self.assertEqual([len(x.events) for x in r.all()], [2, 1])
+        self.assertEqual(r.all()[1].id, r.all()[1].events[0]["event_id"], "that of one event is the event's")
+        for kept in (2, 3):
+            for e in r.events(room)[:kept]:
+                self.q("INSERT INTO stillhere.webhook_event (room_id, target, revision, event_id, payload) VALUES "
+                       "(%s, 'default', %d, %s, %s)" % (sql(room), e["revision"], sql(e["event_id"]), sql(
+                           json.dumps(e, separators=(",", ":"), ensure_ascii=False))))
+            self.q("UPDATE stillhere.webhook_lane SET done = 0, newest = %d, due_at = clock_timestamp()" % kept)
+            before = len(r.all())
+            d = self.again(r)
+            self.wait_until(lambda: self.count("webhook_event") == 0, 15, "an empty backlog")
+            self.stop_now(d)
+            (x,) = r.all()[before:]
+            self.assertEqual([e["revision"] for e in x.events], list(range(1, kept + 1)))
+            self.assertEqual(x.id == first.id, x.body == first.body)
+            self.assertEqual(x.body == first.body, kept == 2)
+            self.assertTrue(x.id.startswith(first.events[0]["event_id"] + "-"), x.id)
+        self.end(self.again(r))
+
     def prepared_failing(self, receiver):
         """A room whose two events could not be told for an hour."""
         d = self.hooked(receiver)
@@ -128,6 +173,29 @@ class Gone(Base):
         self.stop_now(d)
         return room
 
+    def told(self, d, what):
+        """One line of the log says how many events were given up, and of which targets."""
+        self.allow_log = ["were given up"]
+
+        def lines():
+            return [line for line in d.text().splitlines() if "events were given up" in line]
+        self.wait_until(lines, 5, "a line")
+        self.pause(0.5)  # two ticks, in which nothing more is given up
+        self.assertEqual([line.partition("not configured any more: ")[2] for line in lines()], [what])
+
+    def test_several_targets_are_told_of_in_one_line(self):
+        d = self.start_daemon(webhook_give_up_ms=100)
+        for target, n in (("a", 3), ("b", 5)):
+            self.q("INSERT INTO stillhere.webhook_event (room_id, target, revision, event_id, payload, created_at) SELECT "
+                   "'left', '%s', n, 'e:left:' || n, '{}', clock_timestamp() - interval '1 day' FROM generate_series(1, %d) n"
+                   % (target, n))
+        self.stop_now(d)
+        self.q("INSERT INTO stillhere.webhook_lane (room_id, target, newest) VALUES ('left', 'a', 3), ('left', 'b', 5)")
+        d = self.start_daemon(webhook_give_up_ms=100)
+        self.told(d, "5 of b, 3 of a")
+        self.assertEqual(self.count("webhook_event", error="its target is not configured any more"), 8)
+        self.end(d)
+
     def test_what_is_left_waits_for_the_target_to_come_back(self):
         down = [True]
         a, b = self.receiver(lambda delivery: 500 if down[0] else 200), self.receiver()
@@ -157,6 +225,7 @@ class Gone(Base):
         d = self.start(("b", b, "*", "*"), webhook_give_up_ms=100)
         self.wait_until(lambda: self.count("webhook_event", target="a", error="its target is not configured any more") ==
                         2, 15, "giving up")
+        self.told(d, "2 of a")
         gone = self.targets_of(d)["a"]
         self.assertEqual([gone["backlog"], gone["dead"]], [0, 2])
         dead = self.ok(self.client.get(d.base, "/webhooks/dead?target=a"))["dead"]
@@ -179,6 +248,7 @@ class Gone(Base):
         d = self.start_daemon(webhook_give_up_ms=100)
         self.wait_until(lambda: self.count("webhook_event", room_id=room, error="its target is not configured any more")
                         == 2, 15, "giving up")
+        self.told(d, "2 of a")
         answer = self.client.request(d.base, "POST", "/webhooks/replay", json.dumps({"target": "a"}).encode(),
                                      headers={"Content-Type": "application/json"})
         self.assertEqual(self.ok(answer)["replayed_events"], 2, "it is gone, but not unknown")

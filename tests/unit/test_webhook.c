@@ -100,10 +100,15 @@ static void test_urls(void **state) {
 
 static void test_id(void **state) {
   (void)state;
-  struct buf id = {0};
-  webhook_id(&id, "0f:a.b/c \xc3\xa9%_-Z9:12");
+  struct buf id = {0}, body = {0};
+  buf_puts(&body, "abc");
+  webhook_id(&id, "0f:a.b/c \xc3\xa9%_-Z9:12", 1, &body);
   assert_string_equal(id.data, "0f:a%2Eb%2Fc%20%C3%A9%25_-Z9:12");
+  buf_reset(&id);
+  webhook_id(&id, "0f:a:12", 2, &body);
+  assert_string_equal(id.data, "0f:a:12-ba7816bf8f01cfea");
   buf_free(&id);
+  buf_free(&body);
 }
 
 // The example of the specification's own libraries.

@@ -295,21 +295,29 @@ def raw(base, data, timeout=10, wait_eof=False):
 
 
 class Flock:
-    """Many polls at once, each on a connection of its own, watched by one thread."""
+    """Many polls at once, each on a connection of its own, watched by one thread. With bodies: PUTs of these instead."""
 
-    def __init__(self, base, paths, headers=""):
+    def __init__(self, base, paths, headers="", bodies=None):
         self.sockets = []
         self.selector = selectors.DefaultSelector()
         host = authority(base)
         for i, path in enumerate(paths):
             s = dial(base)
-            s.sendall(("GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (path, host, headers)).encode())
+            s.sendall(self.request(host, path, headers, bodies[i] if bodies else None))
             s.setblocking(False)
             self.selector.register(s, selectors.EVENT_READ, i)
             self.sockets.append(s)
-        self.paths = paths
+        self.paths, self.bodies = paths, bodies
         self.data = [b""] * len(self.sockets)
         self.replies = [None] * len(self.sockets)  # (Reply, monotonic time) or "closed"
+
+    @staticmethod
+    def request(host, path, headers, body):
+        if body is None:
+            return ("GET %s HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (path, host, headers)).encode()
+        body = body.encode()
+        return ("PUT %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n%s\r\n" % (path, host, len(body), headers)
+                ).encode() + body
 
     def collect(self, seconds, enough=None):
         """Reads until all (or enough) have answered or the time is over. @return the list of replies so far"""
@@ -341,6 +349,7 @@ class Flock:
         self.selector.close()
         for s in self.sockets:
             s.close()
-        for path, reply in zip(self.paths, self.replies):
+        for i, (path, reply) in enumerate(zip(self.paths, self.replies)):
             if isinstance(reply, tuple):
-                RECORDER.note("GET", path, reply[0].status, reply[0].headers, reply[0].body)
+                RECORDER.note("PUT" if self.bodies else "GET", path, reply[0].status, reply[0].headers, reply[0].body,
+                              self.bodies[i] if self.bodies else None)

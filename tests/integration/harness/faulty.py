@@ -29,16 +29,24 @@ class Faulty:
         self.server.shutdown()
         self.server.server_close()
 
-    def answer(self, method, path, body, headers):
-        """What the right server says, altered. @return (status, headers, bytes)"""
+    def ask(self, method, path, body=None, headers=None):
+        """What the right server says. @return (status, headers, bytes)"""
         connection = http.client.HTTPConnection(*hostport(self.behind), timeout=60 * SLOW)
         try:
-            connection.request(method, path, body=body, headers=headers)
+            connection.request(method, path, body=body, headers=headers or {})
             response = connection.getresponse()
-            data, status = response.read(), response.status
-            kept = [(n, v) for n, v in response.getheaders() if n.lower() not in HOP]
+            return response.status, response.getheaders(), response.read()
         finally:
             connection.close()
+
+    def path(self, path):
+        """What the right server is asked for instead."""
+        return path
+
+    def answer(self, method, path, body, headers):
+        """What the right server says, altered. @return (status, headers, bytes)"""
+        status, headers, data = self.ask(method, self.path(path), body, headers)
+        kept = [(n, v) for n, v in headers if n.lower() not in HOP]
         document = json.loads(data) if data[:1] == b"{" else None
         with self.lock:
             other = self.alter(method, path, json.loads(body) if body else None, status, document)
