@@ -153,8 +153,7 @@ class Expiry(Case):
     def test_two_sweepers_on_revision_43_give_one_event(self):
         """Thirty overdue leases are held locked until three sweepers stand before them, then let go at once."""
         room = self.room()
-        for i in range(30):
-            self.grant(room, "s%d" % i, 43, 400)
+        self.ok(self.client.batch(self.base, [lease(room, "u", "s%d" % i, 43, 400) for i in range(30)]))
         psql = self.psql()
         psql.run("BEGIN")
         psql.run("SELECT revision FROM stillhere.lease WHERE room_id = %s ORDER BY session_id FOR UPDATE" % sql(room))
@@ -258,7 +257,8 @@ class Expiry(Case):
                 committed = float(psql.value("SELECT extract(epoch FROM clock_timestamp())"))
                 psql.run("COMMIT")
                 answer = self.ok(renewal.result(20 * SLOW))
-                self.assertGreaterEqual(instant(answer["lease"]["expires_at"]), committed + 2.99)
+                # Within the 250 ms that the writer waits for a lock, the time is that of its beginning.
+                self.assertGreaterEqual(instant(answer["lease"]["expires_at"]), committed + 3 - 0.26)
                 self.assertIs(answer["granted"], first_ttl < 1000)
 
     # -- odd rows and many rows ----------------------------------------------------------------------------------------
