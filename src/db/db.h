@@ -36,7 +36,8 @@ struct db_stmt {
 #define DB_TIME_PLAIN "clock_timestamp()"
 
 /// Stands in changes of distributed tables for clock_timestamp(). Citus reads it on the coordinator before it sends the
-/// change. It is set anew when a statement begins, also in a pipeline: a lock that an earlier one waited for is held.
+/// change. PostgreSQL sets it with each Parse, Bind and Execute, and reads the next of these when it is done with the
+/// last, also in a pipeline: a lock that an earlier statement waited for is held.
 #define DB_TIME_DISTRIBUTED "statement_timestamp()"
 
 /// Parameters of one execution, filled by the db_p functions in the statement's order. The bytes of text parameters

@@ -17,6 +17,14 @@ static const struct db_stmt sessions_stmt = {
         " LEFT JOIN stillhere.room_user u ON u.room_id = q.room_id"
         " LEFT JOIN LATERAL (SELECT * FROM stillhere.lease WHERE room_id = u.room_id AND user_id = u.user_id OFFSET 0) l"
         " ON true"
+        " ORDER BY u.user_id, l.session_id",
+    .distributed =
+        "SELECT coalesce(r.revision, 0), u.user_id, u.online_since, u.offline_at, l.session_id, l.revision, l.granted_at,"
+        " l.meta::text"
+        " FROM (SELECT $1::text AS room_id) q"
+        " LEFT JOIN stillhere.room r ON r.room_id = q.room_id"
+        " LEFT JOIN stillhere.room_user u ON u.room_id = q.room_id"
+        " LEFT JOIN stillhere.lease l ON l.room_id = u.room_id AND l.user_id = u.user_id"
         " ORDER BY u.user_id, l.session_id"};
 
 static const struct db_stmt users_stmt = {

@@ -88,6 +88,9 @@ static const struct db_stmt ahead_stmt = {
     .sql = "UPDATE stillhere.webhook_lane SET due_at = now(), claimed_until = NULL WHERE newest > done"
            " AND (claimed_until > now() + interval '1 minute'"
            " OR due_at > now() + CASE attempts WHEN 0 THEN interval '1 minute' ELSE interval '61 minutes' END)",
+    .distributed = "UPDATE stillhere.webhook_lane SET due_at = now(), claimed_until = NULL WHERE newest > done"
+                   " AND (claimed_until > now() + interval '1 minute' OR due_at > now() + interval '61 minutes'"
+                   " OR (attempts = 0 AND due_at > now() + interval '1 minute'))",
 };
 
 // Lanes whose youngest event is too old and that nobody is there for. They are locked by one statement and given up by
