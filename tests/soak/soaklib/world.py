@@ -62,6 +62,7 @@ class World:
     def __init__(self, options, directory):
         self.options, self.directory = options, directory
         self.begun = time.monotonic()
+        self.offset = time.time() - self.begun  # wherever this changes, somebody has set the machine's clock
         self.lock = threading.Lock()
         self.violations, self.violation_count = [], 0
         self.counts = Counter()
@@ -192,6 +193,9 @@ class World:
         with self.lock:
             self.violation_count += 1
             on = [f.name for f in self.faults if f.end is None or time.monotonic() - f.end < AFTERMATH]
+            stepped = time.time() - time.monotonic() - self.offset
+            if abs(stepped) > 0.2:  # by less than an outage takes, it ends short leases; see doc/reliability.md
+                on.append("the machine's clock was stepped by %.1f s" % stepped)
             if len(self.violations) >= KEPT:
                 return
             self.violations.append({"what": what, "detail": detail, "at_s": round(self.age(), 1), "faults": on,
