@@ -335,8 +335,9 @@ static int slots_of(const struct webhook *w, const struct webhook_targets *set, 
 
 /// @param which a bit for each target to be asked, by its place in the set
 static void claim(struct webhook *w, struct webhook_targets *set, uint32_t which) {
+  size_t first = w->first_target++;
   for (size_t i = 0; i < set->n; i++) {
-    size_t place = (w->first_target + i) % set->n;
+    size_t place = (first + i) % set->n;
     const struct webhook_target *target = &set->list[place];
     int slots = slots_of(w, set, target->name);
     if (slots <= 0 || (which & UINT32_C(1) << place) == 0)
@@ -345,13 +346,15 @@ static void claim(struct webhook *w, struct webhook_targets *set, uint32_t which
     struct webhook_message *list;
     size_t n;
     request_id_make(token);
-    if (webhook_claim(w->db, target->name, token, slots, w->options.give_up_ms, &list, &n) != DB_OK)
+    enum db_status status = webhook_claim(w->db, target->name, token, slots, w->options.give_up_ms, &list, &n);
+    if (status == DB_LOST)
       return;
+    if (status != DB_OK)
+      continue; // the others may be better
     for (size_t j = 0; j < n; j++)
       send_message(w, set, target, token, &list[j], n >= (size_t)slots);
     webhook_messages_free(list, n);
   }
-  w->first_target++;
 }
 
 static void look_after(struct webhook *w, const struct webhook_targets *set) {

@@ -183,6 +183,22 @@ class Gone(Base):
         self.pause(0.5)  # two ticks, in which nothing more is given up
         self.assertEqual([line.partition("not configured any more: ")[2] for line in lines()], [what])
 
+    def test_a_row_that_cannot_be_read_holds_up_its_own_target_alone(self):
+        a, b = self.receiver(lambda delivery: 500), self.receiver()
+        broken = self.left_behind(a, b)
+        self.q("UPDATE stillhere.webhook_event SET payload = 'x' WHERE target = 'a' AND room_id = '%s'" % broken)
+        self.q("UPDATE stillhere.webhook_lane SET due_at = now() WHERE target = 'a'")
+        self.allow_log = ["statement webhook_messages_read failed"]
+        d = self.start(("a", a, "*", "*"), ("b", b, "*", "*"))
+        self.wait_until(lambda: "webhook_messages_read" in d.text(), 10, "the complaint")
+        for i in range(3):
+            room = self.room()
+            self.grant(room, "s", 1, base=d.base)
+            self.got_all(b, room)
+        self.end(d)
+        self.q("DELETE FROM stillhere.webhook_event WHERE target = 'a'")
+        type(self).pg_mark = self.pg.log_size()  # PostgreSQL has named the row each time, as it should
+
     def test_several_targets_are_told_of_in_one_line(self):
         d = self.start_daemon(webhook_give_up_ms=100)
         for target, n in (("a", 3), ("b", 5)):
