@@ -185,17 +185,24 @@ class PutBackUnseen(Copied):
     def warm_copy(self, to):
         """Of a server that runs, with what recovers it; its connections stand, and all that will be needed are there:
         a new one would see by itself how long the log has become."""
+        self.wait_until(self.readers_connect, 30, "all readers")
+        base_backup(self.pg, to)
+        self.copied_at = self.q("SELECT clock_timestamp()")
+
+    def readers_connect(self):
+        """Holds up what reads for as long as a read may take, so that each has a reader of its own."""
+        connected = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'stillhered reader'"
         lock = self.psql()
         lock.run("BEGIN")
         lock.run("LOCK TABLE stillhere.event IN ACCESS EXCLUSIVE MODE")
         reads = [self.background(self.poll, self.daemons[-1].base, self.room("other"), fresh=True) for _ in range(8)]
-        connected = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'stillhered reader'"
-        self.wait_until(lambda: int(self.q(connected)) >= 4, 3.5, "all readers")
+        end = time.monotonic() + 2.5
+        while int(self.q(connected)) < 4 and time.monotonic() < end:
+            time.sleep(0.05)
         lock.run("COMMIT")
         for read in reads:
             read.result(20 * SLOW)
-        base_backup(self.pg, to)
-        self.copied_at = self.q("SELECT clock_timestamp()")
+        return int(self.q(connected)) >= 4
 
     def go_on(self, base, room):
         late = super().go_on(base, room)
